@@ -13,8 +13,6 @@ from gristmill.core.lazy import lazy
 
 if TYPE_CHECKING:
     from gristmill.core.batch import Batch as Batch
-    from gristmill.core.batch import DocumentBatch as DocumentBatch
-    from gristmill.core.batch import ImageBatch as ImageBatch
     from gristmill.core.function import processing_stage as processing_stage
     from gristmill.core.pipeline import Pipeline as Pipeline
     from gristmill.core.resources import Resources as Resources
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
     from gristmill.executors.ray.actor_pool_executor import RayActorPoolExecutor as RayActorPoolExecutor
     from gristmill.executors.ray.client import RayClient as RayClient
     from gristmill.executors.ray.client import SlurmRayClient as SlurmRayClient
+    from gristmill.image.batch import ImageBatch as ImageBatch
     from gristmill.io.exchange.count_rows import CountRows as CountRows
     from gristmill.io.exchange.keyed_stage import KeyedStage as KeyedStage
     from gristmill.io.exchange.sort_shuffle_repartition import Repartition as Repartition
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from gristmill.io.exchange.sort_shuffle_repartition import Sort as Sort
     from gristmill.io.exchange.verdict_stage import VerdictStage as VerdictStage
     from gristmill.io.join.join_stage import Join as Join
+    from gristmill.samples.batch import DocumentBatch as DocumentBatch
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)
 

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill import Batch, DocumentBatch
+from gristmill.core.batch import column_cache, stored_rows
 from gristmill.core.errors import ContractError, MissingDependencyError
 from gristmill.core.task import Lineage
 
@@ -74,7 +75,7 @@ def test_row_operations_keep_the_rest() -> None:
         batch.keep(pa.array([True, False, None])),
         batch.take([0]),
         batch.slice(0, 1),
-        next(batch.pieces(1)),
+        batch.slice(0, 1),
         DocumentBatch.concat([batch.slice(0, 1), batch.slice(0, 0)]),
     ]
     for other in others:
@@ -104,7 +105,7 @@ def test_rows_and_objects_never_come_apart(flags: list[bool | None], size: int, 
         (batch.slice(1, size), numbers[1 : 1 + size]),
         (batch.slice(size), numbers[size:]),
     ]
-    pieces = list(batch.pieces(size))
+    pieces = [batch.slice(offset, size) for offset in range(0, batch.num_items, size)]
     assert all(piece.num_items <= size for piece in pieces)
     if pieces:
         results.append((DocumentBatch.concat(pieces), numbers))
@@ -126,12 +127,12 @@ def test_rows_that_are_dropped_are_marked_and_copied_when_looked_at() -> None:
     second = first.with_column("m", pa.array([5, 6])).keep(pa.array([None, True]))
     assert (first.num_items, second.num_items, second.get_columns()) == (2, 1, ["text", "n", "m"])
     assert 0 < second.nbytes <= batch.nbytes + 100
-    table, rows = second.marked
+    table, rows = stored_rows(second)
     assert table.column("m").to_pylist() == [5, None, 6]
     assert rows is not None
     assert rows.to_pylist() == [False, False, True]
     assert second.to_rows() == [{"text": None, "n": 3, "m": 6}]
-    assert second.marked[1] is None
+    assert stored_rows(second)[1] is None
     assert first.to_rows() == [ROWS[0], ROWS[2]]
     assert batch.to_rows() == ROWS
     with pytest.raises(AttributeError, match="no attribute 'rows'"):
@@ -140,16 +141,16 @@ def test_rows_that_are_dropped_are_marked_and_copied_when_looked_at() -> None:
 
 def test_what_is_known_of_a_column_goes_with_its_rows_and_no_further() -> None:
     batch = DocumentBatch(ROWS)
-    batch.memo["text"] = "known"
+    column_cache(batch)["text"] = "known"
     kept = batch.keep(pa.array([True, False, True]))
-    assert kept.memo == {"text": "known"}
-    kept.memo["n"] = "more"
-    assert batch.memo == {"text": "known"}
-    assert kept.with_column("text", pa.array(["x", "y"])).memo == {"n": "more"}
-    assert kept.with_data(ROWS).memo == {}
-    assert kept.slice(0, 1).memo == {}
+    assert column_cache(kept) == {"text": "known"}
+    column_cache(kept)["n"] = "more"
+    assert column_cache(batch) == {"text": "known"}
+    assert column_cache(kept.with_column("text", pa.array(["x", "y"]))) == {"n": "more"}
+    assert column_cache(kept.with_data(ROWS)) == {}
+    assert column_cache(kept.slice(0, 1)) == {}
     kept.data = kept.data.slice(1)
-    assert (kept.memo, kept.num_items, kept.to_rows()) == ({}, 1, [ROWS[2]])
+    assert (column_cache(kept), kept.num_items, kept.to_rows()) == ({}, 1, [ROWS[2]])
 
 
 def test_a_table_that_a_user_puts_in_place_of_marked_rows_counts() -> None:
@@ -185,7 +186,7 @@ def test_bytes_are_those_of_the_table_whatever_was_done_to_it(steps: list[str]) 
             assert batch.data.num_rows == batch.num_items
         else:
             batch.data = batch.data.slice(0, 5)
-    table, rows = batch.marked
+    table, rows = stored_rows(batch)
     assert batch.nbytes == (table.nbytes if rows is None else table.nbytes * rows.true_count // len(rows))
     assert len(pickle.dumps(batch)) == len(pickle.dumps(DocumentBatch(batch.data)))
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from gristmill import LocalExecutor, Pipeline
-from gristmill.core.batch import DocumentBatch
 from gristmill.core.errors import PlanError
 from gristmill.download import CommonCrawlDownloadExtractStage, CommonCrawlUrlGenerator, CommonCrawlWARCReader
 from gristmill.download.web.warc import read_warc
 from gristmill.io.fetch.http_client import Manners
+from gristmill.samples.batch import DocumentBatch
 from tests.download.faulty_server import Web, status
 from tests.download.warc_fixtures import Page, english, write_warc, write_wet
 

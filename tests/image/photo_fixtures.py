@@ -11,7 +11,7 @@ import pyarrow as pa
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 from gristmill import LocalExecutor, Pipeline
-from gristmill.core.batch import ImageBatch
+from gristmill.image.batch import ImageBatch
 
 FOLDER = Path(__file__).parent / "photos"
 NAMES = ("astronaut", "chelsea", "coffee", "rocket")

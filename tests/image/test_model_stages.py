@@ -207,7 +207,7 @@ def test_impossible_parameters(make: Any, message: str) -> None:
 def test_missing_heads_and_models_stop_the_plan(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no file .*head.pth: give weights_path"):
         Pipeline("p", stages=[ImageAestheticFilterStage("x", weights_path=tmp_path / "head.pth")]).plan([batch([1])])
-    with pytest.raises(InputError, match="holds neither a model of pictures .*use model_dir='open_nsfw'"):
+    with pytest.raises(InputError, match="holds neither a model of images .*use model_dir='open_nsfw'"):
         Pipeline("p", stages=[ImageNSFWFilterStage(tmp_path)]).plan([batch([1])])
 
 
@@ -237,5 +237,5 @@ def test_embeddings_of_another_model_are_refused(clip: str) -> None:
 
 
 def test_a_classifier_that_gives_no_probability_is_refused(clip: str) -> None:
-    with pytest.raises(StageError, match="gives 16 numbers for each picture.*and not a probability"):
+    with pytest.raises(StageError, match="gives 16 numbers for each image.*and not a probability"):
         run(ImageNSFWFilterStage(f"{clip}/vision_model.onnx"), [batch([1])])

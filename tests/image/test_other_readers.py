@@ -25,8 +25,8 @@ from gristmill.image import (
     ImageScoreFilter,
     WebDatasetReader,
 )
-from gristmill.image.download import opts_out
 from gristmill.report.whatif import whatif
+from gristmill.samples.download import opts_out
 from tests.image.image_fixtures import Decode, archive, encoded, rows, run, samples
 
 # -- directories -------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def test_images_are_fetched_and_what_fails_is_set_aside_with_its_reason(site: st
     found, failed = download(urls, allow_private=True, max_bytes=100_000, images_per_batch=3)
     assert [row["image_id"] for row in found] == [site + "/a.jpg", site + "/moved"]
     assert all((row["image"], row["extension"]) == (encoded(1), "jpg") for row in found)
-    reasons = ["no image, but text/html", "404", "X-Robots-Tag: noai", "max_bytes", "no address", "only http"]
+    reasons = ["no image, but text/html", "404", "X-Robots-Tag: noai", "max_bytes", "no URL", "only http"]
     assert len(failed) == len(reasons)
     assert all(any(reason in error for error in failed) for reason in reasons)
 
@@ -227,7 +227,7 @@ def test_private_addresses_are_refused(site: str) -> None:
     ],
 )
 def test_opting_out(values: list[str], said: str | None) -> None:
-    assert opts_out(values) == said
+    assert opts_out(values, ImageDownloadStage.opt_out) == said
 
 
 # -- and on ------------------------------------------------------------------------------------------------------

@@ -183,7 +183,7 @@ def test_images_that_cannot_be_decoded_are_set_aside_one_by_one(tmp_path: Path) 
     assert first.error.startswith("image '3': jpeg that cannot be decoded")
     assert first.row is not None
     assert first.row["image"] == files[3][1]
-    assert "image '7': not an image that is known" in second.error
+    assert "image '7': not an image of a known format" in second.error
     assert second.position is not None
 
 

@@ -7,11 +7,11 @@ import orjson
 import pyarrow as pa
 
 from gristmill.core.arrow.table_conversion import POSITION, rows_to_table
-from gristmill.core.batch import DocumentBatch
 from gristmill.core.task import GatherTask, Lineage
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.commit import CommitFiles, WriteFragments
 from gristmill.io.write.jsonl_format import JsonlFormat
+from gristmill.samples.batch import DocumentBatch
 
 PARTITION = "web-0123abcd"
 

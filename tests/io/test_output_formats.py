@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from gristmill.core.arrow.table_conversion import JSON, POSITION, rows_to_table
-from gristmill.core.batch import DocumentBatch
 from gristmill.core.errors import ColumnError
 from gristmill.core.task import Lineage
 from gristmill.io.write.commit import joint_schema
 from gristmill.io.write.jsonl_format import JsonlFormat, encode_lines, equal_blocks
 from gristmill.io.write.parquet_format import ParquetFormat, row_bytes, row_groups
+from gristmill.samples.batch import DocumentBatch
 from tests.io.fragment_writing import PARTITION, ROWS, Writer, batches, gathered, tree
 
 # -- columns -------------------------------------------------------------------------------------------------

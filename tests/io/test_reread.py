@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gristmill import KeyedStage, LocalExecutor, Pipeline, ProcessingStage
+from gristmill.core.batch import unread_rows
 from gristmill.core.errors import StageError
 from gristmill.dedup import ExactDeduplicationStage
 from gristmill.dedup.exact.exact_stage import KeepOnePerHash
@@ -130,7 +131,7 @@ class Unseen(ProcessingStage[Any, Any]):
     """Goes with the rows only if nobody has looked at them."""
 
     def process(self, task: Any) -> Any:
-        assert task.unread is not None
+        assert unread_rows(task) is not None
         return task
 
 

@@ -14,11 +14,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gristmill.core.arrow.table_conversion import rows_to_table, table_to_rows
-from gristmill.core.batch import DocumentBatch
 from gristmill.core.plan.planner import decompose
 from gristmill.core.stage_roles import CommitStage, RunStateRole, WriterRole
 from gristmill.core.task import Lineage, WrittenFiles
 from gristmill.io.storage.output_directory import OutputDirectory
+from gristmill.samples.batch import DocumentBatch
 from gristmill.text.write import JsonlWriter, ParquetWriter
 from tests.io.fragment_writing import PARTITION, ROWS, batches, gathered, tree
 

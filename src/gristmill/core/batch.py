@@ -1,16 +1,19 @@
-"""Batches: tasks whose rows are one Arrow table, plus objects that belong to the rows.
+"""Batches: tasks whose rows are one Arrow table, plus Python objects that belong to the rows.
 
-The objects (decoded frames, waveforms) live in memory only and never reach disk. Every row operation
-acts on both, so they cannot come apart.
+The objects (decoded frames, waveforms) live in memory only and never reach disk. Every row operation acts on both, so
+they stay aligned.
 
-Rows that are dropped are only marked, and the others copied when somebody looks at `data`: a chain of filters
-copies its text once, not once per filter. In the same way rows may be `UnreadRows`, until somebody looks at them.
+Two things are lazy, to save copies. Dropped rows are only marked, and the others copied when `data` is read: a chain of
+filters copies its text once, not once per filter. And rows may be `UnreadRows`, which are read from their file when
+`data` is. The functions at the end of this module look at the rows as they are stored; they are for the framework.
+
+What is given up: `nbytes` is an estimate while dropped rows are still stored.
 """
 
 from __future__ import annotations
 
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
@@ -29,22 +32,25 @@ from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.task import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
+SOURCE_FILE = "file"
+"""Key in `Batch.metadata`: the file that the rows were read from, under the name that users know. Readers set it;
+rejected rows, scores and quarantine name it together with the position of a row in that file."""
 
-_DECODED = ("pixels", "headers")
-
-ORIGIN = "_origin"
-"""What a reader has noted on a batch: that is true as long as nothing has happened to its rows (`io/read/reread.py`)."""
-
-
-_SEEN = "_seen"
+# Entries of a batch's __dict__ that are not fields. They are looked up there, and not as attributes, because `data` is
+# missing from it while rows are lazy, and a missing attribute would make them be read.
+_STORED = "_lazy_rows"
+"""A table or UnreadRows, and a mask of the rows that are left, in place of `data`."""
+_CACHE = "_cache"
+_READ_COPY = "_read_copy"
 _SIZE = "_size"
-"""A table and its bytes, which Arrow counts anew each time that it is asked for them."""
+"""A table and its bytes: Arrow counts them anew with each call."""
+_ORIGIN = "_origin"
 
 
 class UnreadRows(Protocol):
-    """Rows that are known, and not yet in memory."""
+    """Rows whose number and size are known and that are not yet in memory."""
 
     @property
     def num_rows(self) -> int: ...
@@ -62,6 +68,13 @@ class Batch(Task[pa.Table]):
     data: pa.Table
     objects: dict[str, list[Any]] = field(default_factory=dict, kw_only=True, repr=False)
 
+    encoded_column: ClassVar[str | None] = None
+    """The column with the bytes that decoded objects are made of."""
+
+    decoded_objects: ClassVar[tuple[str, ...]] = ()
+    """How the names of `objects` begin that are decoded from `encoded_column`. They are not sent to other processes as
+    long as that column is: they are several times as large, and the receiver can decode again."""
+
     def __post_init__(self) -> None:
         self.data = as_table(self.data)
         for name, values in self.objects.items():
@@ -72,82 +85,44 @@ class Batch(Task[pa.Table]):
                 )
 
     def __getattr__(self, name: str) -> Any:
-        if name != "data" or "_marked" not in self.__dict__:
+        if name != "data" or _STORED not in self.__dict__:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        table, rows = self.marked
-        self.__dict__.pop("_marked", None)
+        table, mask = stored_rows(self)
+        self.__dict__.pop(_STORED, None)
         self.__dict__.pop(_SIZE, None)
-        self.data = table if rows is None else table.filter(rows)
+        self.data = table if mask is None else table.filter(mask)
         return self.data
 
     def __getstate__(self) -> dict[str, Any]:
-        assert self.data is not None  # a pickle holds the rows that are left, and nothing else
-        passing = ("_memo", "_marked", _SEEN, _SIZE, ORIGIN)
-        return {name: value for name, value in self.__dict__.items() if name not in passing}
+        assert self.data is not None  # reads lazy rows: a pickle holds the rows that are left, and nothing else
+        local = (_CACHE, _STORED, _READ_COPY, _SIZE, _ORIGIN)
+        state = {name: value for name, value in self.__dict__.items() if name not in local}
+        if self.decoded_objects and self.encoded_column in self.data.column_names:
+            kept = {name: values for name, values in self.objects.items() if not name.startswith(self.decoded_objects)}
+            state["objects"] = kept
+        return state
 
-    @property
-    def marked(self) -> tuple[pa.Table, pa.BooleanArray | None]:
-        """The rows where they lie: a table, and which of its rows are in the batch (None: all)."""
-        if self.unread:
-            self.__dict__["_marked"] = (self.unread.read(), self._where[1])
-        return self._where
-
-    @property
-    def _where(self) -> tuple[Any, pa.BooleanArray | None]:
-        """The same, without reading what is `unread`."""
-        return (self.data, None) if "data" in self.__dict__ else self.__dict__["_marked"]
-
-    @property
-    def left(self) -> pa.BooleanArray | None:
-        """Which rows are in the batch of those that lie there (None: all)."""
-        return self._where[1]
-
-    @property
-    def unread(self) -> Any:
-        """What the rows are to be read from, if nobody has looked at them yet."""
-        rows = self._where[0]
-        return None if isinstance(rows, pa.Table) else rows
-
-    @property
-    def seen(self) -> Self:
-        """The batch for those who only look at it: rows that are `unread` are read there, and stay unread here."""
-        if not self.unread:
-            return self
-        if _SEEN not in self.__dict__:
-            self.__dict__[_SEEN] = self._marking(self.unread.read(), self.left, {})
-        return self.__dict__[_SEEN]  # type: ignore[no-any-return]
-
-    def read_later(self, rows: UnreadRows) -> Self:
-        """The same batch, with rows that are read when somebody looks at them; those that were marked stay so."""
-        return self._marking(rows, self._where[1], {})
-
-    @property
-    def memo(self) -> dict[str, Any]:
-        """What is known of columns of the marked table, by name. Goes with the rows that are kept; never pickled."""
-        table, _ = self.marked
-        known, memo = self.__dict__.get("_memo", (None, {}))
-        if known is not table:  # a user may have given the batch another one
-            memo = {}
-        self.__dict__["_memo"] = table, memo
-        return memo  # type: ignore[no-any-return]
+    def _stored(self) -> tuple[Any, pa.BooleanArray | None]:
+        """The rows as they are stored, a table or UnreadRows, and the mask of those that are left (None: all)."""
+        return (self.data, None) if "data" in self.__dict__ else self.__dict__[_STORED]
 
     @property
     def num_items(self) -> int:
-        table, rows = self._where
-        return int(table.num_rows if rows is None else rows.true_count)
+        table, mask = self._stored()
+        return int(table.num_rows if mask is None else mask.true_count)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the rows; an estimate while others are only marked as dropped."""
-        table, rows = self._where
-        known, size = self.__dict__.get(_SIZE, (None, 0))
-        if known is not table:
+        """Bytes of the rows; an estimate while dropped rows are only marked."""
+        table, mask = self._stored()
+        sized, size = self.__dict__.get(_SIZE, (None, 0))
+        if sized is not table:
             size = int(table.nbytes)
             self.__dict__[_SIZE] = table, size
-        return int(size if rows is None else size * rows.true_count // len(rows))
+        return int(size if mask is None else size * mask.true_count // len(mask))
 
     def get_columns(self) -> list[str]:
-        return list(self.marked[0].column_names)
+        return list(stored_rows(self)[0].column_names)
 
     def to_pyarrow(self) -> pa.Table:
         return self.data
@@ -172,22 +147,22 @@ class Batch(Task[pa.Table]):
 
     def with_data(self, data: Any) -> Self:
         """The same batch with other rows, which must line up with the objects, if there are any."""
-        return replace(self, data=data)._as(self)
+        return replace(self, data=data)._with_lineage(self)
 
     def with_column(self, name: str, column: pa.Array) -> Self:
-        """The same rows with a column added, or replaced where it stands."""
-        table, rows = self.marked
-        if rows is not None:
-            column = scatter_to_rows(column, rows)
-        known = {field: value for field, value in self.memo.items() if field != name}
+        """The same rows with a column added, or replaced in its position."""
+        table, mask = stored_rows(self)
+        if mask is not None:
+            column = scatter_to_rows(column, mask)
+        cache = {field: value for field, value in column_cache(self).items() if field != name}
         sized, size = self.__dict__.get(_SIZE, (None, 0))
         at = table.column_names.index(name) if name in table.column_names else table.num_columns
-        there = at < table.num_columns
-        changed = table.set_column(at, name, column) if there else table.append_column(name, column)
-        other = self._marking(changed, rows, known)
+        replaces = at < table.num_columns
+        changed = table.set_column(at, name, column) if replaces else table.append_column(name, column)
+        other = self._with_stored(changed, mask, cache)
         if sized is table:
-            less = table.column(at).nbytes if there else 0
-            other.__dict__[_SIZE] = changed, size - less + changed.column(at).nbytes
+            removed = table.column(at).nbytes if replaces else 0
+            other.__dict__[_SIZE] = changed, size - removed + changed.column(at).nbytes
         return other
 
     def keep(self, mask: pa.Array | pa.ChunkedArray) -> Self:
@@ -199,35 +174,31 @@ class Batch(Task[pa.Table]):
             mask = mask.combine_chunks()
         if mask.null_count:
             mask = mask.fill_null(literal(False, pa.bool_()))
-        table, rows = self._where
+        table, left = self._stored()
         if mask.true_count < len(mask):
-            rows = mask if rows is None else pc.replace_with_mask(rows, rows, mask)
-        return self._marking(table, rows, {} if self.unread else dict(self.memo))
+            left = mask if left is None else pc.replace_with_mask(left, left, mask)
+        return self._with_stored(table, left, {} if unread_rows(self) else dict(column_cache(self)))
 
-    def _marking(self, table: Any, rows: pa.BooleanArray | None, memo: dict[str, Any]) -> Self:
+    def _with_stored(self, table: Any, mask: pa.BooleanArray | None, cache: dict[str, Any]) -> Self:
+        """A copy with other stored rows. Faster than `replace`, which checks and converts them."""
         other = object.__new__(type(self))
-        rest = {"data", "_marked", _SEEN, ORIGIN}
+        left_out = {"data", _STORED, _READ_COPY, _ORIGIN}
         if self.__dict__.get(_SIZE, (None,))[0] is not table:
-            rest.add(_SIZE)
-        own = {name: value for name, value in self.__dict__.items() if name not in rest}
-        where = {"data": table} if rows is None and isinstance(table, pa.Table) else {"_marked": (table, rows)}
-        other.__dict__.update(own, _memo=(table, memo), **where)
+            left_out.add(_SIZE)
+        own = {name: value for name, value in self.__dict__.items() if name not in left_out}
+        stored = {"data": table} if mask is None and isinstance(table, pa.Table) else {_STORED: (table, mask)}
+        other.__dict__.update(own, **{_CACHE: (table, cache)}, **stored)
         return other
 
     def take(self, indices: Sequence[int]) -> Self:
         rows = self.data.take(make_array(indices, pa.int64()))
         objects = {name: [values[index] for index in indices] for name, values in self.objects.items()}
-        return replace(self, data=rows, objects=objects)._as(self)
+        return replace(self, data=rows, objects=objects)._with_lineage(self)
 
     def slice(self, offset: int, length: int | None = None) -> Self:
         end = None if length is None else offset + length
         objects = {name: values[offset:end] for name, values in self.objects.items()}
-        return replace(self, data=self.data.slice(offset, length), objects=objects)._as(self)
-
-    def pieces(self, rows: int) -> Iterator[Self]:
-        """The batch in pieces of at most `rows` rows."""
-        for offset in range(0, self.num_items, rows):
-            yield self.slice(offset, rows)
+        return replace(self, data=self.data.slice(offset, length), objects=objects)._with_lineage(self)
 
     @classmethod
     def concat(cls, batches: Sequence[Self]) -> Self:
@@ -238,28 +209,75 @@ class Batch(Task[pa.Table]):
         schema = unify_schemas([batch.data.schema for batch in batches])
         data = pa.concat_tables([conform_to_schema(batch.data, schema) for batch in batches])
         objects = {name: [item for batch in batches for item in batch.objects[name]] for name in first.objects}
-        return replace(first, data=data, objects=objects)._as(first)
+        return replace(first, data=data, objects=objects)._with_lineage(first)
 
-    def _as(self, other: Self) -> Self:
+    def _with_lineage(self, other: Self) -> Self:
         self.lineage = other.lineage
         return self
 
 
-class DocumentBatch(Batch):
-    """Text documents, one per row."""
+B = TypeVar("B", bound=Batch)
+
+# -- rows as they are stored, for the framework ------------------------------------------------------------------
 
 
-class ImageBatch(Batch):
-    """Images, one per row, as they were encoded. Decoded pixels are objects of the rows, and never reach disk.
+def stored_rows(batch: Batch) -> tuple[pa.Table, pa.BooleanArray | None]:
+    """A table, and the mask of its rows that are in the batch (None: all). Unread rows are read."""
+    if unread := unread_rows(batch):
+        batch.__dict__[_STORED] = (unread.read(), row_mask(batch))
+    return batch._stored()
 
-    Nor do they travel to other processes when the encoded images do: they are made again (`image/decode.py`).
-    """
 
-    def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
-        if "image" in state["data"].column_names:
-            state["objects"] = {name: values for name, values in self.objects.items() if not name.startswith(_DECODED)}
-        return state
+def row_mask(batch: Batch) -> pa.BooleanArray | None:
+    """Which of the stored rows are in the batch (None: all)."""
+    return batch._stored()[1]
+
+
+def unread_rows(batch: Batch) -> Any:
+    """The UnreadRows of the batch; None if its rows are in memory."""
+    rows = batch._stored()[0]
+    return None if isinstance(rows, pa.Table) else rows
+
+
+def with_unread_rows(batch: B, rows: UnreadRows) -> B:
+    """The batch with rows that are read when they are needed. Rows that were dropped stay dropped."""
+    return batch._with_stored(rows, row_mask(batch), {})
+
+
+def all_stored_rows(batch: B, cache: dict[str, Any]) -> B:
+    """A batch of all stored rows, also those that were dropped and are not yet removed."""
+    return batch._with_stored(stored_rows(batch)[0], None, cache)
+
+
+def read_copy(batch: B) -> B:
+    """The batch for looking at: unread rows are read in the copy, and stay unread in the batch itself."""
+    unread = unread_rows(batch)
+    if not unread:
+        return batch
+    if _READ_COPY not in batch.__dict__:
+        batch.__dict__[_READ_COPY] = batch._with_stored(unread.read(), row_mask(batch), {})
+    return batch.__dict__[_READ_COPY]  # type: ignore[no-any-return]
+
+
+def column_cache(batch: Batch) -> dict[str, Any]:
+    """What stages have computed of the stored columns, by the name of the column. Batches that `keep` and
+    `with_column` give share it, except for a replaced column. It is never pickled."""
+    table, _ = stored_rows(batch)
+    cached, cache = batch.__dict__.get(_CACHE, (None, {}))
+    if cached is not table:  # a user may have set `data`
+        cache = {}
+    batch.__dict__[_CACHE] = table, cache
+    return cache  # type: ignore[no-any-return]
+
+
+def set_origin(batch: Batch, origin: Any) -> None:
+    """Note where the rows can be read from again. It is true of these rows alone, and dropped with any change."""
+    batch.__dict__[_ORIGIN] = origin
+
+
+def get_origin(batch: Batch) -> Any:
+    """What `set_origin` has noted; None if nothing."""
+    return batch.__dict__.get(_ORIGIN)
 
 
 def scatter_to_rows(values: pa.Array, rows: pa.BooleanArray) -> pa.Array:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import POSITION
-from gristmill.core.batch import Batch
+from gristmill.core.batch import SOURCE_FILE, Batch
 from gristmill.core.score import DecidingStage, Decision
 from gristmill.core.task import digest
 
@@ -83,7 +83,7 @@ def row_ids(batch: Batch) -> tuple[str, pa.Array]:
     if POSITION in batch.data.column_names:
         positions = batch.data.column(POSITION).combine_chunks()
         if pa.types.is_integer(positions.type) and not positions.null_count:
-            owner = str(batch.metadata.get("file") or batch.lineage.source)
+            owner = str(batch.metadata.get(SOURCE_FILE) or batch.lineage.source)
             return owner, positions.view(_UINT) if positions.type == _INT else positions.cast(_UINT, safe=False)
     everywhere = pa.repeat(literal(True, pa.bool_()), batch.num_items)
     return batch.lineage.id, pc.indices_nonzero(everywhere)  # 0, 1, 2, ... without a Python object for each

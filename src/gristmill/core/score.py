@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.core.batch import Batch, scatter_to_rows
+from gristmill.core.batch import Batch, column_cache, scatter_to_rows
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.stage import ProcessingStage
 
@@ -102,7 +102,7 @@ class FilteringStage(DecidingStage[B]):
         it before. A filter also scores rows that an earlier filter of the stage drops."""
         judged = {step.label: self._judge(step, everything) for step in self._steps}
         known = set(everything.data.column_names)
-        batch.memo.update({name: value for name, value in everything.memo.items() if name in known})
+        column_cache(batch).update({name: value for name, value in column_cache(everything).items() if name in known})
         for step in self._steps:
             self._look(step, batch)
         kept = [self._kept(step, judged[step.label][1]) for step in self._steps]

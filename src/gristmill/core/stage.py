@@ -94,6 +94,7 @@ class ProcessingStage(Generic[In, Out]):
     not_identity: ClassVar[tuple[str, ...]] = ()
     """Attributes that change how the stage runs and not what it returns. A run may be resumed with other values."""
 
+    _catalogue_kind: ClassVar[str] = "stage"  # how `gristmill stages` lists the class: reader, writer or stage
     _planned: PlannedStage = PlannedStage()
     _report: StageReport | None = None  # created when first used: a subclass need not call super().__init__()
     _own_name: ClassVar[bool] = False

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.table_conversion import POSITION, table_to_rows
-from gristmill.core.batch import DocumentBatch
+from gristmill.core.batch import SOURCE_FILE
 from gristmill.core.errors import DownloadError, PlanError
 from gristmill.core.resources import Resources
 from gristmill.core.stage import Columns, CompositeStage, ProcessingStage, SourceStage, WorkerMetadata
@@ -28,6 +28,7 @@ from gristmill.download.interfaces import DocumentDownloader, DocumentExtractor,
 from gristmill.download.record_tables import row_bytes, rows_to_table
 from gristmill.io.read.file_partitions import FilePartition
 from gristmill.io.storage.file_input import BadRecord
+from gristmill.samples.batch import DocumentBatch
 
 FILE_NAME = "file_name"
 
@@ -96,7 +97,7 @@ class DocumentDownloadStage(ProcessingStage[FileGroupTask, FileGroupTask]):
                 raise DownloadError(url, f"{type(self.downloader).__name__} could not fetch it")
             self.count("files")
             name = self.downloader._get_output_filename(url)
-            metadata = {**task.metadata, "file": name, "url": url}
+            metadata = {**task.metadata, SOURCE_FILE: name, "url": url}
             for slices in self._split_file(path):
                 yield FilePartition([path], names=(name,), slices=slices, metadata=metadata)
 
@@ -141,7 +142,7 @@ class DocumentIterateStage(ProcessingStage[FileGroupTask, DocumentBatch], Planni
         empty = True
         for part in task.parts():
             name = task.name_of(part.path) if isinstance(task, FilePartition) else part.path
-            metadata = {**task.metadata, "file": name}
+            metadata = {**task.metadata, SOURCE_FILE: name}
             for rows in self._batches(part, name):
                 empty = False
                 yield DocumentBatch(rows_to_table(rows), dataset_name=task.dataset_name, metadata=metadata)
@@ -221,7 +222,7 @@ class DocumentExtractStage(ProcessingStage[DocumentBatch, DocumentBatch], Planni
             try:
                 row = self.extractor.extract(record)
             except Exception as error:  # noqa: BLE001  of this record; the others are good
-                self.set_aside(error, row=record, file=task.metadata.get("file"), position=place)
+                self.set_aside(error, row=record, file=task.metadata.get(SOURCE_FILE), position=place)
                 continue
             if row is None:
                 continue

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.table_conversion import POSITION
-from gristmill.core.batch import DocumentBatch
+from gristmill.core.batch import SOURCE_FILE
 from gristmill.core.errors import DownloadError
 from gristmill.core.stage import Columns, CompositeStage, ProcessingStage
 from gristmill.core.task import EmptyTask, FileGroupTask
@@ -37,6 +37,7 @@ from gristmill.io.formats.jsonl import read_jsonl
 from gristmill.io.formats.parquet import read_parquet
 from gristmill.io.read.file_partitions import FilePartition, FilePartitioningStage
 from gristmill.io.storage.file_input import BadRecord, FileInput
+from gristmill.samples.batch import DocumentBatch
 
 HUB = "https://huggingface.co"
 PARQUET = (".parquet",)
@@ -175,7 +176,7 @@ class HubReadStage(ProcessingStage[FileGroupTask, DocumentBatch]):
         return table.append_column(column, make_array([name] * table.num_rows, pa.string()))
 
     def _batch(self, task: FileGroupTask, table: pa.Table, name: str) -> DocumentBatch:
-        return DocumentBatch(table, dataset_name=task.dataset_name, metadata={**task.metadata, "file": name})
+        return DocumentBatch(table, dataset_name=task.dataset_name, metadata={**task.metadata, SOURCE_FILE: name})
 
     def _bad(self, name: str, record: BadRecord) -> None:
         self.set_aside(

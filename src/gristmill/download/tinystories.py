@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from gristmill.core.arrow.table_conversion import POSITION
-from gristmill.core.batch import DocumentBatch
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import EmptyTask
 from gristmill.download.checksum_urls import ChecksumDownloader, manners_for_host
@@ -22,6 +21,7 @@ from gristmill.download.download_stages import DocumentDownloadExtractStage
 from gristmill.download.interfaces import DocumentIterator, URLGenerator
 from gristmill.io.fetch.http_client import Manners
 from gristmill.io.storage.file_input import BadRecord
+from gristmill.samples.batch import DocumentBatch
 
 HUB = "https://huggingface.co"
 SPLITS = {

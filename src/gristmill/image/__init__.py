@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING
 from gristmill.core.lazy import lazy
 
 if TYPE_CHECKING:
-    from gristmill.image.artifact_filters import ImageBorderFilter as ImageBorderFilter
-    from gristmill.image.artifact_filters import ImageTextFilter as ImageTextFilter
-    from gristmill.image.artifact_filters import ImageWatermarkFilter as ImageWatermarkFilter
     from gristmill.image.decode import decode_image as decode_image
     from gristmill.image.decode import decoded as decoded
     from gristmill.image.decode import headers_of as headers_of
@@ -22,6 +19,7 @@ if TYPE_CHECKING:
     from gristmill.image.filters import ImageAnimatedFilter as ImageAnimatedFilter
     from gristmill.image.filters import ImageAspectRatioFilter as ImageAspectRatioFilter
     from gristmill.image.filters import ImageBlurFilter as ImageBlurFilter
+    from gristmill.image.filters import ImageBorderFilter as ImageBorderFilter
     from gristmill.image.filters import ImageBrightnessFilter as ImageBrightnessFilter
     from gristmill.image.filters import ImageColourfulnessFilter as ImageColourfulnessFilter
     from gristmill.image.filters import ImageContrastFilter as ImageContrastFilter
@@ -30,6 +28,8 @@ if TYPE_CHECKING:
     from gristmill.image.filters import ImageFilter as ImageFilter
     from gristmill.image.filters import ImageFormatFilter as ImageFormatFilter
     from gristmill.image.filters import ImageResolutionFilter as ImageResolutionFilter
+    from gristmill.image.filters import ImageTextFilter as ImageTextFilter
+    from gristmill.image.filters import ImageWatermarkFilter as ImageWatermarkFilter
     from gristmill.image.formats import BadImage as BadImage
     from gristmill.image.formats import Header as Header
     from gristmill.image.formats import header as header
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from gristmill.image.model_filters import ImageNSFWFilterStage as ImageNSFWFilterStage
     from gristmill.image.model_filters import ImageTextSimilarityStage as ImageTextSimilarityStage
     from gristmill.image.perceptual_hash import ImagePerceptualHashStage as ImagePerceptualHashStage
+    from gristmill.image.read import ImageDirectoryReader as ImageDirectoryReader
+    from gristmill.image.read import ImageParquetReader as ImageParquetReader
     from gristmill.image.read import ImageReaderStage as ImageReaderStage
     from gristmill.image.read import WebDatasetReader as WebDatasetReader
-    from gristmill.image.read_directories import ImageDirectoryReader as ImageDirectoryReader
-    from gristmill.image.read_tables import ImageParquetReader as ImageParquetReader
     from gristmill.image.score import ImageScore as ImageScore
     from gristmill.image.score import ImageScoreFilter as ImageScoreFilter
     from gristmill.image.to_documents import (

@@ -1,7 +1,7 @@
-"""Decode: from encoded bytes to pixels, HWC arrays of uint8 in RGB, as the picture is meant to be seen.
+"""Decode: from encoded bytes to pixels, HWC arrays of uint8 in RGB, upright and in the colours that a viewer shows.
 
     EXIF orientation      applied
-    alpha, transparency   laid on white
+    alpha, transparency   on white
     palette, grey, 1 bit  RGB
     CMYK, YCCK            RGB as Pillow converts them (inverted when an Adobe marker says so)
     16 bits a channel     the upper 8 of them; 32-bit floats: 0 to 1
@@ -11,27 +11,20 @@
 
 JPEG is decoded by libjpeg-turbo (simplejpeg), the rest by Pillow, with the GIL released.
 
-The pixels of a batch are objects of its rows (`batch.objects["pixels"]`), decoded when a stage first asks and shared by
-those that are fused with it. They are always what the bytes in the `image` column decode to: a stage that changes a
-picture changes its bytes. So they need not travel between processes, and do not (`ImageBatch.__getstate__`): a picture
-is ten times as large decoded as encoded.
+The pixels of a batch are objects of its rows, decoded once for all stages of a worker (`samples/decode.py`).
 
 What is given up: colour profiles, which are not applied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gristmill.core.arrow.array_building import as_one_array
-from gristmill.core.arrow.table_conversion import POSITION, table_to_rows
-from gristmill.core.batch import ImageBatch
-from gristmill.core.errors import BadRecordError, MissingDependencyError, require
+from gristmill.core.errors import MissingDependencyError, require
+from gristmill.image.batch import HEADERS, IMAGE, PIXELS, ImageBatch
 from gristmill.image.formats import (
     JPEG,
     BadImage,
@@ -43,42 +36,38 @@ from gristmill.image.formats import (
     orientation_of,
 )
 from gristmill.samples.buffer_pool import BUFFER_POOL
+from gristmill.samples.decode import Decoder, decoded_objects
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    import pyarrow as pa
 
     from gristmill.core.stage import ProcessingStage
 
     Pixels = npt.NDArray[np.uint8]
 
-IMAGE, PIXELS = "image", "pixels"
-THREADS = "decode_threads"
-"""How many threads decode the images of a batch, in its metadata, if a reader was told."""
-
 MAX_PIXELS = 89_478_485
-"""The largest picture that is decoded, unless told otherwise: 256 MiB of RGB, where Pillow begins to warn."""
+"""The default for the largest image that is decoded: 256 MiB of RGB, the size at which Pillow begins to warn."""
 
 _DAMAGE = ("premature end of data segment", "bad Huffman code", "Unsupported marker")
-"""What libjpeg goes on after, with grey or garbage for the rest. Its other warnings are about harmless oddities."""
+"""Warnings after which libjpeg fills the rest with grey or garbage. Its other warnings are harmless."""
 
 
 def decode(data: Any, max_pixels: int | None = MAX_PIXELS, at_least: int | None = None) -> Pixels:
     """The pixels of one encoded image. Raises BadImage.
 
-    With `at_least` the picture may come smaller, with a shorter side of at least so many pixels: JPEG is then decoded
-    at a smaller size, which is several times as fast.
+    With `at_least` the image may be smaller, with a shorter side of at least that many pixels: JPEG is then decoded at
+    a smaller size, which is several times as fast.
     """
     view = memoryview(data).cast("B")
     if not len(view):
         raise BadImage("an empty image: no bytes")
     kind = image_format(view)
     try:
-        if kind == JPEG and (found := jpeg_header(view)) and found.mode != "CMYK":
-            _check_size(found.width, found.height, max_pixels)
-            pixels = _decode_jpeg(view, at_least, None if at_least else BUFFER_POOL.borrow(3 * found.pixels))
+        if kind == JPEG and (known := jpeg_header(view)) and known.mode != "CMYK":
+            _check_size(known.width, known.height, max_pixels)
+            pixels = _decode_jpeg(view, at_least, None if at_least else BUFFER_POOL.borrow(3 * known.pixels))
             if pixels is not None:
-                return _read_only(_upright(pixels, found.orientation))
+                return _read_only(_upright(pixels, known.orientation))
         return _read_only(_decode_with_pillow(view, kind, max_pixels, at_least))
     except (BadImage, MissingDependencyError):
         raise
@@ -89,23 +78,23 @@ def decode(data: Any, max_pixels: int | None = MAX_PIXELS, at_least: int | None 
 
 
 decode_image = decode
-"""Its name in `gristmill.image`, where `decode` is this file."""
+"""The name in `gristmill.image`, where `decode` is this module."""
 
 
 def _check_size(width: int, height: int, max_pixels: int | None) -> None:
     if max_pixels is not None and width * height > max_pixels:
         raise BadImage(
-            f"{width:,} x {height:,} pixels are more than max_pixels={max_pixels:,}: refused, since so "
-            "large a picture may be made to exhaust memory"
+            f"{width:,} x {height:,} pixels are more than max_pixels={max_pixels:,}: not decoded, since it may be "
+            "made to exhaust memory"
         )
 
 
-def _decode_jpeg(view: memoryview, at_least: int | None, room: Pixels | None) -> Pixels | None:
-    """None for what libjpeg-turbo has reservations about: Pillow is to decide."""
+def _decode_jpeg(view: memoryview, at_least: int | None, buffer: Pixels | None) -> Pixels | None:
+    """The pixels; None if libjpeg-turbo warns of something that may be harmless, which Pillow then decides."""
     simplejpeg = require("simplejpeg", "image", "images")
-    least = at_least or 0
+    side = at_least or 0
     try:
-        pixels: Pixels = simplejpeg.decode_jpeg(view, "RGB", min_height=least, min_width=least, buffer=room)
+        pixels: Pixels = simplejpeg.decode_jpeg(view, "RGB", min_height=side, min_width=side, buffer=buffer)
     except ValueError as error:
         if any(damage in str(error) for damage in _DAMAGE):
             raise BadImage(f"a damaged jpeg: {error}") from error
@@ -130,19 +119,19 @@ def _upright(pixels: Pixels, orientation: int) -> Pixels:
 
 def _decode_with_pillow(view: memoryview, kind: str | None, max_pixels: int | None, at_least: int | None) -> Pixels:
     if kind is None:
-        header(view)  # says what is wrong with it
+        header(view)  # raises with the reason
         raise AssertionError("an image of no format has no header")
     image = open_image(view, kind)
     _check_size(image.width, image.height, max_pixels)
     image.load()
-    orientation = orientation_of(image, kind, view)  # to TIFF Pillow has applied it by now
+    orientation = orientation_of(image, kind, view)  # load() has applied that of a TIFF
     image = to_rgb(image)
     factor = min(image.size) // at_least if at_least else 1
     return _upright(np.asarray(image.reduce(factor) if factor > 1 else image), orientation)
 
 
 def to_rgb(image: Any) -> Any:
-    """A Pillow image in RGB, with what is transparent on white."""
+    """A Pillow image in RGB, with transparent parts on white."""
     pillow = require("PIL.Image", "image", "images")
     if image.mode.startswith("I"):
         deep = np.clip(np.asarray(image).astype(np.int64), 0, 65535) >> 8
@@ -150,14 +139,14 @@ def to_rgb(image: Any) -> Any:
     elif image.mode == "F":
         image = pillow.fromarray((np.nan_to_num(np.clip(np.asarray(image), 0, 1)) * 255).astype(np.uint8))
     if image.mode in ("LA", "PA", "RGBA", "La", "RGBa") or "transparency" in image.info:
-        seen = image.convert("RGBA")
-        image = pillow.new("RGB", seen.size, "white")
-        image.paste(seen, mask=seen.getchannel("A"))
+        layer = image.convert("RGBA")
+        image = pillow.new("RGB", layer.size, "white")
+        image.paste(layer, mask=layer.getchannel("A"))
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _read_only(pixels: Pixels) -> Pixels:
-    """Stages share them: who wants to change pixels makes a copy."""
+    """Stages share pixels, so a stage that changes them must copy them first."""
     pixels.flags.writeable = False
     return pixels
 
@@ -175,7 +164,7 @@ def decoded(
 ) -> ImageBatch:
     """The batch with pixels, without the rows that cannot be decoded: those are set aside for the `stage`.
 
-    Nothing is decoded twice: pixels that are there are used as they are. Without a stage a bad image raises.
+    Pixels that the batch already has are used. Without a stage a bad image raises.
     """
     images = pixels_of(batch, stage, max_pixels=max_pixels, threads=threads, field=field)
     if not any(image is None for image in images):
@@ -192,65 +181,26 @@ def pixels_of(
     threads: int | None = None,
     field: str = IMAGE,
 ) -> list[Pixels | None]:
-    """The pixels of each row; None for one that cannot be decoded, which is set aside: such rows are to be dropped.
+    """The pixels of each row; None for one that cannot be decoded, which is set aside: the caller must drop such rows.
 
-    They stay with the batch. With `at_least` they may be smaller, as `decode` gives them; full-size pixels do not take
-    their place, so that the result does not depend on what other stages have asked for.
+    They stay with the batch. With `at_least` they may be smaller, as `decode` gives them; full-size pixels are not used
+    instead, so that the result does not depend on what other stages have decoded.
     """
+    return decoded_objects(batch, pixel_decoder(at_least, max_pixels, threads), stage, field)
+
+
+def pixel_decoder(
+    at_least: int | None = None, max_pixels: int | None = MAX_PIXELS, threads: int | None = None
+) -> Decoder:
     name = PIXELS if at_least is None else f"{PIXELS}_{at_least}"
-    known: list[Pixels | None] | None = batch.objects.get(name)
-    if known is None:
-        work = partial(_result_or_error, partial(decode, max_pixels=max_pixels, at_least=at_least))
-        known = set_aside_bad_images(batch, _apply_to_images(work, batch, threads, field), stage)
-        batch.objects[name] = known
-    return known
+    return Decoder(name, partial(decode, max_pixels=max_pixels, at_least=at_least), threads)
+
+
+HEADER_DECODER = Decoder(HEADERS, header, threads=1)
 
 
 def headers_of(
     batch: ImageBatch, stage: ProcessingStage[Any, Any] | None = None, *, field: str = IMAGE
 ) -> list[Header | None]:
-    """What is known of each image without decoding it; None for what is no image, which is set aside."""
-    known: list[Header | None] | None = batch.objects.get("headers")
-    if known is None:
-        known = set_aside_bad_images(batch, _apply_to_images(partial(_result_or_error, header), batch, 1, field), stage)
-        batch.objects["headers"] = known
-    return known
-
-
-def set_aside_bad_images(
-    batch: ImageBatch, results: Sequence[Any], stage: ProcessingStage[Any, Any] | None
-) -> list[Any]:
-    """The results, with None in place of each BadImage. Its row is set aside for the stage, or raises without one."""
-    for index, result in enumerate(results):
-        if not isinstance(result, BadImage):
-            continue
-        row = table_to_rows(batch.data.slice(index, 1))[0]
-        position, file = row.pop(POSITION, None), batch.metadata.get("file")
-        reason = f"image {row['image_id']!r}: {result}" if row.get("image_id") is not None else str(result)
-        if stage is None:
-            raise BadRecordError(f"{file or row.get('source') or 'image'}: {reason}")
-        stage.set_aside(reason, row=row, file=file, position=position)
-    return [None if isinstance(result, BadImage) else result for result in results]
-
-
-def image_bytes(batch: ImageBatch, field: str = IMAGE) -> list[memoryview | None]:
-    """The encoded images where they lie in memory; None where there is none."""
-    column: pa.Array = as_one_array(batch.data.column(field))
-    buffers = (value.as_buffer() for value in column)
-    return [None if buffer is None else memoryview(buffer).cast("B") for buffer in buffers]
-
-
-def _apply_to_images(work: Callable[[Any], Any], batch: ImageBatch, threads: int | None, field: str) -> list[Any]:
-    data = image_bytes(batch, field)
-    threads = min(threads or int(batch.metadata.get(THREADS, 1)), len(data))
-    if threads <= 1:
-        return [work(view) for view in data]
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(work, data))
-
-
-def _result_or_error(work: Callable[[Any], Any], view: memoryview | None) -> Any:
-    try:
-        return work(b"" if view is None else view)
-    except BadImage as error:
-        return error
+    """Size and format of each image, without decoding it; None for bytes that are no image, which are set aside."""
+    return decoded_objects(batch, HEADER_DECODER, stage, field)

@@ -1,109 +1,75 @@
-"""Filters for pictures, without models: give each a score, and say by the score whether it is kept.
+"""Filters of images that need no model: a score for each image, and a decision by the score.
 
 To add one: subclass `ImageFilter`, write `score_image` and `keep_image`, and add rows to the table in
 `tests/image/test_filters.py`. There is nothing to register. `looks_at` says what `score_image` is given:
 
-    PIXELS   the picture in RGB, an array of height, width and 3, decoded so that its shorter side has 256 pixels or
-             more: scores of pictures of different sizes can be compared, and decoding is several times as fast
+    PIXELS   the image in RGB, an array of height, width and 3, decoded so that its shorter side has 256 pixels or more:
+             scores of images of different sizes can be compared, and decoding is several times as fast
     GREY     the same as brightness from 0 to 255, float32
-    HEADER   size, format and number of frames (`Header`), for which nothing is decoded
+    HEADER   size, format and number of frames (`Header`), without decoding
     SIZE     the number of bytes
 
-A filter between two bounds is a `ImageRangeFilter` and needs no `keep_image`.
+A filter between two bounds is an `ImageRangeFilter` and needs no `keep_image`. The stages that run filters are in
+`score.py`.
 
-The filters that look for signs of something, such as watermarks and text, are in `artifact_filters.py`; the stages that run
-filters in `score.py`.
+What is given up by the filters of borders, text and watermarks, at the end: certainty. Brick walls repeat themselves as
+watermarks do, and gravel may look like print. Look at what is dropped (`reject_to`), and choose the bounds by it.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
-from gristmill.core.arrow.array_building import make_array
 from gristmill.image.formats import FORMATS, Header
+from gristmill.samples.filters import SIZE, RangeFilter, SampleFilter
 
-PIXELS, GREY, HEADER, SIZE = "pixels", "grey", "header", "size"
+PIXELS, GREY, HEADER = "pixels", "grey", "header"
 
 
-class ImageFilter(ABC):
-    """One score per picture, and a verdict per score. Constructors have no side effects."""
-
-    name: str = "ImageFilter"
-    """The name of the class, unless set."""
+class ImageFilter(SampleFilter):
+    """One score per image, and a decision per score. Constructors have no side effects."""
 
     looks_at: ClassVar[str] = PIXELS
-    score_type: ClassVar[pa.DataType] = pa.float64()
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "name" not in cls.__dict__:
-            cls.name = cls.__name__
 
     @abstractmethod
     def score_image(self, image: Any) -> Any:
-        """The score of one picture: a number, as a rule."""
+        """The score of one image, usually a number."""
 
     @abstractmethod
     def keep_image(self, score: Any) -> bool:
-        """Whether a picture with this score is kept."""
+        """Whether an image with this score is kept."""
 
-    def score_batch(self, images: Sequence[Any]) -> pa.Array:
-        return make_array([self.score_image(image) for image in images], self.score_type)
+    def score_sample(self, sample: Any) -> Any:
+        return self.score_image(sample)
 
-    def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
-        """The verdicts for a column of scores. A picture without a score is not kept."""
-        kept = [score is not None and bool(self.keep_image(score)) for score in scores.to_pylist()]
-        return make_array(kept, pa.bool_())
-
-    def threshold(self) -> str:
-        """What the verdict depends on, for people who look at what was dropped."""
-        told = {key: value for key, value in vars(self).items() if value is not None and not key.startswith("_")}
-        return ", ".join(f"{key}={value!r}" for key, value in told.items())
-
-    def __repr__(self) -> str:
-        arguments = ", ".join(f"{key}={value!r}" for key, value in vars(self).items() if not key.startswith("_"))
-        return f"{type(self).__name__}({arguments})"
+    def keep_score(self, score: Any) -> bool:
+        return self.keep_image(score)
 
 
-class ImageRangeFilter(ImageFilter):
-    """A filter that keeps scores between two bounds, which belong to it."""
-
-    @abstractmethod
-    def bounds(self) -> tuple[float | None, float | None]:
-        """The smallest and the largest score that is kept; None for no bound."""
+class ImageRangeFilter(RangeFilter, ImageFilter):
+    """A filter that keeps scores between two bounds, which are included."""
 
     def keep_image(self, score: Any) -> bool:
-        low, high = self.bounds()
-        return (low is None or score >= low) and (high is None or score <= high)
-
-    def _check(self) -> None:
-        """For constructors: all numbers must be numbers, and a smallest not above a largest."""
-        for key, value in vars(self).items():
-            number = isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
-            if value is not None and (not number or value < 0):
-                raise ValueError(f"{self.name}: {key} is {value!r}, must be a number, 0 or more, or None")
-        low, high = self.bounds()
-        if low is not None and high is not None and low > high:
-            raise ValueError(f"{self.name}: {self.threshold()} leaves nothing")
+        return self.keep_score(score)
 
 
-# -- by what is known without decoding -----------------------------------------------------------------------
+# -- by the header or the size, without decoding -----------------------------------------------------------------------
 
 
 class ImageResolutionFilter(ImageRangeFilter):
-    """Keeps pictures whose shorter side has between `min_side` and `max_side` pixels."""
+    """Keeps images whose shorter side has between `min_side` and `max_side` pixels."""
 
     looks_at, score_type = HEADER, pa.int64()
 
     def __init__(self, min_side: int | None = 256, max_side: int | None = None) -> None:
         self.min_side, self.max_side = min_side, max_side
-        self._check()
+        self._check_bounds()
 
     def score_image(self, image: Header) -> int:
         return min(image.width, image.height)
@@ -113,13 +79,13 @@ class ImageResolutionFilter(ImageRangeFilter):
 
 
 class ImageAspectRatioFilter(ImageRangeFilter):
-    """Keeps pictures whose width is between `min_ratio` and `max_ratio` times their height."""
+    """Keeps images whose width is between `min_ratio` and `max_ratio` times their height."""
 
     looks_at = HEADER
 
     def __init__(self, min_ratio: float | None = 1 / 3, max_ratio: float | None = 3.0) -> None:
         self.min_ratio, self.max_ratio = min_ratio, max_ratio
-        self._check()
+        self._check_bounds()
 
     def score_image(self, image: Header) -> float:
         return image.width / image.height
@@ -129,13 +95,13 @@ class ImageAspectRatioFilter(ImageRangeFilter):
 
 
 class ImageFileSizeFilter(ImageRangeFilter):
-    """Keeps pictures of between `min_bytes` and `max_bytes`, as they are encoded."""
+    """Keeps images of between `min_bytes` and `max_bytes`, as they are encoded."""
 
     looks_at, score_type = SIZE, pa.int64()
 
     def __init__(self, min_bytes: int | None = 5_000, max_bytes: int | None = None) -> None:
         self.min_bytes, self.max_bytes = min_bytes, max_bytes
-        self._check()
+        self._check_bounds()
 
     def score_image(self, image: int) -> int:
         return image
@@ -145,7 +111,7 @@ class ImageFileSizeFilter(ImageRangeFilter):
 
 
 class ImageFormatFilter(ImageFilter):
-    """Keeps pictures in one of some `formats`, whatever their files are called."""
+    """Keeps images in one of some `formats`, whatever their files are called."""
 
     looks_at, score_type = HEADER, pa.string()
 
@@ -163,13 +129,13 @@ class ImageFormatFilter(ImageFilter):
 
 
 class ImageAnimatedFilter(ImageRangeFilter):
-    """Keeps pictures of at most `max_frames` frames or pages: with 1, nothing that is animated."""
+    """Keeps images of at most `max_frames` frames or pages: with 1, nothing that is animated."""
 
     looks_at, score_type = HEADER, pa.int64()
 
     def __init__(self, max_frames: int = 1) -> None:
         self.max_frames = max_frames
-        self._check()
+        self._check_bounds()
 
     def score_image(self, image: Header) -> int:
         return image.frames
@@ -182,7 +148,7 @@ class ImageAnimatedFilter(ImageRangeFilter):
 
 
 class ImageBlurFilter(ImageRangeFilter):
-    """Keeps pictures that are sharp: the variance of their Laplacian is `min_sharpness` or more.
+    """Keeps images that are sharp: the variance of their Laplacian is `min_sharpness` or more.
 
     Below about 50 a photograph looks blurred, or shows nothing but smooth areas.
     """
@@ -191,21 +157,21 @@ class ImageBlurFilter(ImageRangeFilter):
 
     def __init__(self, min_sharpness: float = 50.0) -> None:
         self.min_sharpness = min_sharpness
-        self._check()
+        self._check_bounds()
 
     def score_image(self, image: Any) -> float:
         if min(image.shape) < 3:
             return 0.0
         inside = image[1:-1, 1:-1]
-        found = image[:-2, 1:-1] + image[2:, 1:-1] + image[1:-1, :-2] + image[1:-1, 2:] - 4 * inside
-        return float(found.var(dtype=np.float64))
+        laplacian = image[:-2, 1:-1] + image[2:, 1:-1] + image[1:-1, :-2] + image[1:-1, 2:] - 4 * inside
+        return float(laplacian.var(dtype=np.float64))
 
     def bounds(self) -> tuple[float | None, float | None]:
         return self.min_sharpness, None
 
 
 class ImageEntropyFilter(ImageRangeFilter):
-    """Keeps pictures whose brightness has an entropy of `min_entropy` bits or more, of 8 at most.
+    """Keeps images whose brightness has an entropy of `min_entropy` bits or more, of 8 at most.
 
     Pictures of one colour have 0, charts and logos 1 to 4, photographs mostly more than 6.
     """
@@ -214,7 +180,7 @@ class ImageEntropyFilter(ImageRangeFilter):
 
     def __init__(self, min_entropy: float | None = 3.0, max_entropy: float | None = None) -> None:
         self.min_entropy, self.max_entropy = min_entropy, max_entropy
-        self._check()
+        self._check_bounds()
 
     def score_image(self, image: Any) -> float:
         shares = np.bincount(np.rint(image).astype(np.uint8).reshape(-1), minlength=256) / image.size
@@ -226,13 +192,13 @@ class ImageEntropyFilter(ImageRangeFilter):
 
 
 class ImageBrightnessFilter(ImageRangeFilter):
-    """Keeps pictures whose mean brightness is between two bounds, from 0, black, to 1, white."""
+    """Keeps images whose mean brightness is between two bounds, from 0, black, to 1, white."""
 
     looks_at = GREY
 
     def __init__(self, min_brightness: float | None = 0.05, max_brightness: float | None = 0.97) -> None:
         self.min_brightness, self.max_brightness = min_brightness, max_brightness
-        self._check()
+        self._check_bounds()
 
     def score_image(self, image: Any) -> float:
         return float(image.mean(dtype=np.float64)) / 255
@@ -242,13 +208,13 @@ class ImageBrightnessFilter(ImageRangeFilter):
 
 
 class ImageContrastFilter(ImageRangeFilter):
-    """Keeps pictures whose brightness varies: its standard deviation is `min_contrast` or more, of 0.5 at most."""
+    """Keeps images whose brightness varies: its standard deviation is `min_contrast` or more, of 0.5 at most."""
 
     looks_at = GREY
 
     def __init__(self, min_contrast: float | None = 0.04, max_contrast: float | None = None) -> None:
         self.min_contrast, self.max_contrast = min_contrast, max_contrast
-        self._check()
+        self._check_bounds()
 
     def score_image(self, image: Any) -> float:
         return float(image.std(dtype=np.float64)) / 255
@@ -258,14 +224,14 @@ class ImageContrastFilter(ImageRangeFilter):
 
 
 class ImageColourfulnessFilter(ImageRangeFilter):
-    """Keeps pictures that have colours, by the measure of Hasler and Süsstrunk (2003), between two bounds.
+    """Keeps images that have colours, by the measure of Hasler and Süsstrunk (2003), between two bounds.
 
-    Grey pictures have less than about 3, photographs 15 to 60, garish ones more than 100.
+    Grey images have less than about 3, photographs 15 to 60, garish ones more than 100.
     """
 
     def __init__(self, min_colourfulness: float | None = 3.0, max_colourfulness: float | None = None) -> None:
         self.min_colourfulness, self.max_colourfulness = min_colourfulness, max_colourfulness
-        self._check()
+        self._check_bounds()
 
     def score_image(self, image: Any) -> float:
         red, green, blue = (image[..., channel].astype(np.float32) for channel in range(3))
@@ -276,3 +242,121 @@ class ImageColourfulnessFilter(ImageRangeFilter):
 
     def bounds(self) -> tuple[float | None, float | None]:
         return self.min_colourfulness, self.max_colourfulness
+
+
+# -- by artifacts: borders, print, watermarks -----------------------------------------------------------------
+
+BORDER_TOLERANCE = 6.0
+"""The most that lines of a border differ: within each line, and from the outermost one."""
+
+CELL_PIXELS = 16
+"""The side, in pixels, of the squares that are searched for text."""
+
+PRINT_STEP = 48.0
+"""A step in brightness from one pixel to the next that is usual in print, and rare in photographs."""
+
+MIN_DETAIL_VARIANCE = 4.0
+"""A floor for the variance of fine detail: in an image without any, noise alone would correlate with itself."""
+
+
+class ImageBorderFilter(ImageRangeFilter):
+    """Keeps images of which at most a share of `max_border` is a uniform border: frames, letterbox bars."""
+
+    looks_at = GREY
+
+    def __init__(self, max_border: float = 0.25) -> None:
+        self.max_border = max_border
+        self._check_bounds()
+
+    def score_image(self, image: Any) -> float:
+        top, bottom = even_lines(image), even_lines(image[::-1])
+        if top >= len(image):
+            return 1.0
+        inside = image[top : len(image) - bottom]
+        left, right = even_lines(inside.T), even_lines(inside.T[::-1])
+        width = image.shape[1]
+        return 1 - len(inside) * (width - left - right) / image.size if left < width else 1.0
+
+    def bounds(self) -> tuple[float | None, float | None]:
+        return None, self.max_border
+
+
+def even_lines(image: Any) -> int:
+    """How many lines from the top have the brightness of the first."""
+    even = (image.std(axis=1) <= BORDER_TOLERANCE) & (np.abs(image.mean(axis=1) - image[0].mean()) <= BORDER_TOLERANCE)
+    return int(len(even) if even.all() else np.argmin(even))
+
+
+class ImageTextFilter(ImageRangeFilter):
+    """Keeps images of which at most a share of `max_text` looks like print: text, QR codes, bar codes, screenshots.
+
+    Counts squares of 16 pixels that have many steep steps between dark and bright, and few pixels in between.
+    """
+
+    looks_at = GREY
+
+    def __init__(self, max_text: float = 0.3) -> None:
+        self.max_text = max_text
+        self._check_bounds()
+
+    def score_image(self, image: Any) -> float:
+        height, width = (side // CELL_PIXELS * CELL_PIXELS for side in image.shape)
+        if not height or not width:
+            return 0.0
+        cells = (
+            image[:height, :width]
+            .reshape(height // CELL_PIXELS, CELL_PIXELS, width // CELL_PIXELS, CELL_PIXELS)
+            .swapaxes(1, 2)
+        )
+        steps = (np.abs(np.diff(cells, axis=3)) > PRINT_STEP).mean(axis=(2, 3))
+        steps = np.maximum(steps, (np.abs(np.diff(cells, axis=2)) > PRINT_STEP).mean(axis=(2, 3)))
+        low, high = cells.min(axis=(2, 3)), cells.max(axis=(2, 3))
+        gap = (high - low)[..., None, None] + 1e-6
+        between = np.abs((cells - low[..., None, None]) / gap - 0.5) < 0.2
+        print_like = (steps > 0.06) & (between.mean(axis=(2, 3)) < 0.22) & (high - low > 2 * PRINT_STEP)
+        return float(print_like.mean())
+
+    def bounds(self) -> tuple[float | None, float | None]:
+        return None, self.max_text
+
+
+class ImageWatermarkFilter(ImageRangeFilter):
+    """Keeps images without the repeated marks that agencies lay over pictures.
+
+    The score is the autocorrelation of the fine detail of the image at some distance, from 0 to 1.
+    """
+
+    looks_at = GREY
+
+    def __init__(self, max_repetition: float = 0.1) -> None:
+        self.max_repetition = max_repetition
+        self._check_bounds()
+
+    def score_image(self, image: Any) -> float:
+        height, width = (min(side, 512) for side in image.shape)
+        if min(height, width) < 64:
+            return 0.0
+        detail = np.clip(image[:height, :width] - smooth(image[:height, :width]), -12, 12)
+        detail -= detail.mean()
+        spectrum = np.fft.rfft2(detail, (2 * height, 2 * width))
+        like = np.fft.irfft2(np.abs(spectrum) ** 2, (2 * height, 2 * width))[: height // 2, : width // 2]
+        rows, columns = height - np.arange(height // 2), width - np.arange(width // 2)
+        like = like / (rows[:, None] * columns[None, :])  # the overlap shrinks with the distance
+        if like[0, 0] <= 1e-6:
+            return 0.0
+        near = max(min(height, width) // 12, 12)
+        like[:near, :near] = 0
+        like[:2, :] = like[:, :2] = 0  # continuous lines are no repetition
+        return float(np.clip(like.max() / max(float((detail**2).mean()), MIN_DETAIL_VARIANCE), 0, 1))
+
+    def bounds(self) -> tuple[float | None, float | None]:
+        return None, self.max_repetition
+
+
+def smooth(image: Any, reach: int = 4) -> Any:
+    """The mean of the pixels around each, a square of `2 * reach + 1`."""
+    size = 2 * reach + 1
+    sums = np.pad(image.astype(np.float64), reach, mode="edge").cumsum(axis=0).cumsum(axis=1)
+    sums = np.pad(sums, ((1, 0), (1, 0)))
+    squares = sums[size:, size:] - sums[:-size, size:] - sums[size:, :-size] + sums[:-size, :-size]
+    return (squares / size**2).astype(np.float32)

@@ -1,7 +1,7 @@
-"""What an encoded image is, from its bytes: format, size, mode, frames and EXIF orientation, without decoding it.
+"""Format, size, mode, frames and EXIF orientation of an encoded image, without decoding it.
 
-JPEG is read here, since its header is all that most images need; the other formats are read by Pillow, which is
-only asked about those listed here: nothing of a file decides that some other decoder is run on it.
+The headers of JPEG are parsed here, since they are all that most images need; those of other formats by Pillow. Only
+the formats listed here are passed to Pillow, so that no file can choose one of its other decoders.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from gristmill.core.errors import require
+from gristmill.samples.batch import BadSample
 
 JPEG, PNG, WEBP, GIF, BMP, TIFF, AVIF = "jpeg", "png", "webp", "gif", "bmp", "tiff", "avif"
 FORMATS = (JPEG, PNG, WEBP, GIF, BMP, TIFF, AVIF)
@@ -24,7 +25,7 @@ EXTENSIONS: Mapping[str, tuple[str, ...]] = {
     TIFF: ("tiff", "tif"),
     AVIF: ("avif",),
 }
-"""What files of each format are called, the usual name first."""
+"""The extensions of each format, the usual one first."""
 
 IMAGE_EXTENSIONS = tuple(name for names in EXTENSIONS.values() for name in names)
 
@@ -46,12 +47,12 @@ _ORIENTATION = 0x0112
 _SIDEWAYS = frozenset({5, 6, 7, 8})
 
 
-class BadImage(ValueError):
-    """Bytes that are no image which can be decoded, and why."""
+class BadImage(BadSample):
+    """Bytes that cannot be decoded as an image, and why."""
 
 
 class Header(NamedTuple):
-    """What is known of an image without decoding it. Width and height are as it is shown: EXIF rotation applied."""
+    """Properties of an image that need no decoding. Width and height are those after EXIF rotation."""
 
     width: int
     height: int
@@ -79,21 +80,21 @@ def image_format(data: Any) -> str | None:
 
 
 def image_extension(data: Any) -> str | None:
-    """The usual extension of files with these bytes; None for what is no image."""
+    """The usual extension of files with these bytes; None if they are no image."""
     name = image_format(data)
     return None if name is None else EXTENSIONS[name][0]
 
 
 def header(data: Any) -> Header:
-    """What is known of an image without decoding it. Raises BadImage."""
+    """The header of an encoded image. Raises BadImage."""
     if not len(data):
         raise BadImage("an empty image: no bytes")
     kind = image_format(data)
     if kind is None:
-        raise BadImage(f"not an image that is known ({', '.join(FORMATS)}): it begins with {bytes(data[:12])!r}")
-    found = jpeg_header(data) if kind == JPEG else None
-    if found is not None:
-        return found
+        raise BadImage(f"not an image of a known format ({', '.join(FORMATS)}): it begins with {bytes(data[:12])!r}")
+    parsed = jpeg_header(data) if kind == JPEG else None
+    if parsed is not None:
+        return parsed
     try:
         return header_of(open_image(data, kind), kind, data)
     except BadImage:
@@ -103,7 +104,7 @@ def header(data: Any) -> Header:
 
 
 def open_image(data: Any, kind: str) -> Any:
-    """The image as Pillow opens it: nothing is decoded yet, and its size is to be looked at first."""
+    """The image as Pillow opens it. Nothing is decoded yet: check its size first."""
     image = require("PIL.Image", "image", "images")
     if kind.upper() not in image.OPEN:
         image.preinit()
@@ -111,28 +112,28 @@ def open_image(data: Any, kind: str) -> Any:
         image.init()
     if kind.upper() not in image.OPEN:
         raise BadImage(f"{kind}, which this Pillow was built without")
-    # Not Image.open, whose own limit of pixels is one for the whole process.
+    # Not Image.open: its limit of pixels is global to the process.
     return image.OPEN[kind.upper()][0](io.BytesIO(data), "")
 
 
 def header_of(image: Any, kind: str, data: Any) -> Header:
-    """What is known of an image that Pillow has opened. To count frames it has to look through all of a GIF."""
+    """The header of an image that Pillow has opened. To count the frames of a GIF, Pillow reads all of it."""
     orientation = orientation_of(image, kind, data)
     width, height = image.size
-    if orientation in _SIDEWAYS and kind != TIFF:  # of which Pillow has turned the size by now
+    if orientation in _SIDEWAYS and kind != TIFF:  # Pillow has swapped the sides of a TIFF
         width, height = height, width
     return Header(width, height, image.mode, kind, int(getattr(image, "n_frames", 1)), orientation)
 
 
 def orientation_of(image: Any, kind: str, data: Any) -> int:
-    """The EXIF orientation that is yet to be applied to an image that Pillow has opened."""
+    """The EXIF orientation that must still be applied to an image that Pillow has opened."""
     if kind == PNG:
-        return exif_orientation(_png_exif(memoryview(data)))  # Pillow would decode it first
+        return exif_orientation(_png_exif(memoryview(data)))  # Pillow would decode the image first
     return _one_to_eight(image.getexif().get(_ORIENTATION, 1))
 
 
 def _png_exif(view: memoryview) -> bytes:
-    """The eXIf chunk of a PNG, wherever it is."""
+    """The eXIf chunk of a PNG, which may be before or after the pixels."""
     at = 8
     while at + 8 <= len(view):
         size = int.from_bytes(view[at : at + 4], "big")
@@ -143,7 +144,7 @@ def _png_exif(view: memoryview) -> bytes:
 
 
 def jpeg_header(data: Any) -> Header | None:
-    """The header of a JPEG; None when its segments are not in order, which Pillow may yet make sense of."""
+    """The header of a JPEG; None if its segments are not in order, which Pillow may still accept."""
     view = memoryview(data)
     at, end, orientation = 2, len(view), 1
     while at + 9 < end and view[at] == 0xFF:
@@ -173,7 +174,7 @@ def _frame(view: memoryview, at: int) -> tuple[int, int, int, int]:
 
 
 def exif_orientation(tiff: bytes) -> int:
-    """The orientation in an EXIF block, 1 to 8; 1 when there is none that makes sense."""
+    """The orientation in an EXIF block, 1 to 8; 1 if there is none that is valid."""
     order = {b"II*\0": "little", b"MM\0*": "big"}.get(tiff[:4])
     if order is None:
         return 1

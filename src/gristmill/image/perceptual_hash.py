@@ -1,14 +1,14 @@
-"""Perceptual hashes: 64 bits that stay nearly the same when a picture is resized or compressed again.
+"""Perceptual hashes: 64 bits that stay nearly the same when an image is resized or compressed again.
 
     phash   the signs of the lowest frequencies of 32 x 32 pixels (a cosine transform): the most robust
     dhash   whether each of 8 x 8 pixels is brighter than the one to its left
     ahash   whether each of 8 x 8 pixels is brighter than their mean
 
-Bits are those of the ImageHash library for pictures that are decoded at their full size. Here a picture is decoded at a
+The bits are those of the ImageHash library for images that are decoded at full size. Here an image is decoded at a
 smaller size, which is several times as fast, and few bits differ.
 
-What is given up: pictures that are turned, mirrored or cropped have another hash. One without any contrast has none: it
-would be like all of its kind.
+What is given up: images that are rotated, mirrored or cropped have another hash. One without any contrast has none,
+since all such images would be alike.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
-from gristmill.core.batch import ImageBatch
 from gristmill.core.errors import require
 from gristmill.core.stage import Columns, ProcessingStage
-from gristmill.image.decode import IMAGE, MAX_PIXELS, pixels_of
+from gristmill.image.batch import IMAGE, ImageBatch
+from gristmill.image.decode import MAX_PIXELS, pixels_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 PHASH, DHASH, AHASH = METHODS = ("phash", "dhash", "ahash")
 AT_LEAST = 64
-"""The shorter side of the pictures that hashes are made of, in pixels."""
+"""The shorter side, in pixels, of the images that hashes are made of."""
 
 FLAT = 3
-"""Pictures whose brightest and darkest spots differ by no more have no hash."""
+"""Images whose brightest and darkest pixels differ by no more have no hash."""
 
 _SIZES = {PHASH: (32, 32), DHASH: (9, 8), AHASH: (8, 8)}
 
 
 class ImagePerceptualHashStage(ProcessingStage[ImageBatch, ImageBatch]):
-    """Adds a perceptual hash of each picture: 64 bits, as a number.
+    """Adds a perceptual hash of each image: 64 bits, as a number.
 
     `method` is "phash", "dhash" or "ahash", and `hash_field` the column, named after it unless given. Null is the hash
-    of a picture of one colour. What cannot be decoded is set aside.
+    of an image of one colour. Images that cannot be decoded go to quarantine.
     """
 
     takes_empty = True
@@ -72,22 +72,22 @@ class ImagePerceptualHashStage(ProcessingStage[ImageBatch, ImageBatch]):
         if not task.num_items:
             return task.with_column(self._column, make_array([], pa.uint64()))
         pixels = pixels_of(task, self, at_least=AT_LEAST, max_pixels=self.max_pixels, field=self.image_field)
-        sound = [row for row, image in enumerate(pixels) if image is not None]
-        if len(sound) < len(pixels):
-            task = task.take(sound)
-        found = hashes([image for image in pixels if image is not None], self.method)
-        return task.with_column(self._column, make_array(found, pa.uint64()))
+        good = [row for row, image in enumerate(pixels) if image is not None]
+        if len(good) < len(pixels):
+            task = task.take(good)
+        column = hashes([image for image in pixels if image is not None], self.method)
+        return task.with_column(self._column, make_array(column, pa.uint64()))
 
 
 def hashes(pixels: list[Any], method: str = PHASH) -> list[int | None]:
-    """The hash of each picture, given as RGB pixels; None for one without contrast."""
+    """The hash of each image, given as RGB pixels; None for one without contrast."""
     if not pixels:
         return []
     small = np.stack([_grey(image, _SIZES[method]) for image in pixels])
     bits = {PHASH: _by_frequency, DHASH: _by_gradient, AHASH: _by_mean}[method](small)
     packed = np.packbits(bits.reshape(len(pixels), 64), axis=1).view(">u8").reshape(-1)
     flat = small.max(axis=(1, 2)).astype(np.int64) - small.min(axis=(1, 2)) <= FLAT
-    return [None if none else int(value) for value, none in zip(packed, flat, strict=True)]
+    return [None if is_flat else int(value) for value, is_flat in zip(packed, flat, strict=True)]
 
 
 def _grey(pixels: Any, size: tuple[int, int]) -> Any:
@@ -96,9 +96,9 @@ def _grey(pixels: Any, size: tuple[int, int]) -> Any:
 
 
 def _by_frequency(small: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    found = _COSINES @ small.astype(np.float64) @ _COSINES.T
-    middle = np.median(found.reshape(len(found), 64), axis=1)
-    above: npt.NDArray[np.bool_] = found > middle[:, None, None]
+    frequencies = _COSINES @ small.astype(np.float64) @ _COSINES.T
+    median = np.median(frequencies.reshape(len(frequencies), 64), axis=1)
+    above: npt.NDArray[np.bool_] = frequencies > median[:, None, None]
     return above
 
 

@@ -1,126 +1,54 @@
-"""Readers: archives, directories and tables of images in, batches of images out. Nothing is decoded or re-encoded.
+"""Read images from archives, directories and tables. Nothing is decoded or encoded again.
 
-    WebDatasetReader       .tar, also .gz and .zst     cut between samples
+    WebDatasetReader       .tar, also .gz and .zst     split between samples
     ImageDirectoryReader   .jpg .png .webp ...         with the captions and other files beside them
     ImageParquetReader     .parquet .pq                with encoded images, {bytes, path} structs or URLs
     ImageReaderStage       .tar                        as a stage that may be the first of a pipeline
 
-What rows look like is said in `image_samples.py`. What cannot be read goes to quarantine, with its file, its place and the
+`samples/sample_files.py` has the columns. What cannot be read goes to quarantine, with its file, its position and the
 reason; with `on_bad_record="skip"` it is only counted, with "raise" it stops the run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from gristmill.core.batch import ImageBatch
 from gristmill.core.errors import InputError
 from gristmill.core.stage import CompositeStage, ProcessingStage, SourceStage
 from gristmill.core.task import EmptyTask, FileGroupTask
-from gristmill.image.decode import THREADS
-from gristmill.image.image_samples import COLUMNS, SampleFiles, empty_schema, group_samples, samples_to_table
+from gristmill.image.batch import IMAGE, ImageBatch
 from gristmill.io.formats import format_detection
-from gristmill.io.formats.tar import MAX_MEMBER_BYTES, check_tar, read_members
+from gristmill.io.formats.tar import MAX_MEMBER_BYTES
 from gristmill.io.read.file_listing import Paths
-from gristmill.io.read.file_partitions import BY_MEMBERS, FilePartitioningStage
-from gristmill.io.read.files_reader import QUARANTINE, FilesReader, relative_file_name
-from gristmill.io.storage.file_input import BadRecord, FileInput
-
-TARS = [*format_detection.with_compressed_extensions((".tar",)), ".tgz"]
-BATCH = 100
-"""Images in a batch, unless told otherwise."""
-
-
-class SampleReader(FilesReader[FileGroupTask, ImageBatch]):
-    """What the readers of samples share: batches of `task_batch_size` images, or of a block of bytes."""
-
-    kind = ImageBatch
-    unit = "byte"
-
-    def __init__(
-        self,
-        task_batch_size: int = BATCH,
-        blocksize: int | str | None = None,
-        on_bad_record: str = QUARANTINE,
-        max_bytes: int = MAX_MEMBER_BYTES,
-    ) -> None:
-        """`max_bytes` is the size of the largest file that is read."""
-        super().__init__(blocksize=blocksize, on_bad_record=on_bad_record)
-        for what, number in (("task_batch_size", task_batch_size), ("max_bytes", max_bytes)):
-            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-                raise ValueError(f"{what} is {number!r}, must be a whole number, 1 or more")
-        self.task_batch_size, self.max_bytes = task_batch_size, max_bytes
-
-    def schema(self, source: FileInput) -> pa.Schema | None:
-        return empty_schema()
-
-    def outputs(self) -> tuple[list[str], list[str]]:
-        return [], list(COLUMNS)
-
-    def empty_batch(self, task: FileGroupTask) -> ImageBatch:
-        return self.batch(task, empty_schema().empty_table(), {})
-
-    def blocks(self, samples: Iterable[SampleFiles], source: FileInput) -> Iterator[list[SampleFiles]]:
-        """The samples that have an image, so many at a time as make a batch; others are told as bad records."""
-        waiting: list[SampleFiles] = []
-        size = 0
-        for sample in samples:
-            chosen = sample.image_extension()
-            if chosen is None or not sample.files[chosen]:
-                source.on_bad(_no_image(sample, chosen))
-                continue
-            if len(sample.files) > 1 and (images := sample.image_count()) > 1:
-                self.count("further_images", images - 1)
-            waiting.append(sample)
-            size += sample.nbytes
-            if len(waiting) >= self.task_batch_size or size >= self.blocksize:
-                yield waiting
-                waiting, size = [], 0
-        if waiting:
-            yield waiting
+from gristmill.io.read.file_partitions import BY_MEMBERS, BY_ROW_GROUPS, FilePartitioningStage
+from gristmill.io.read.files_reader import QUARANTINE
+from gristmill.samples.decode import DECODE_THREADS
+from gristmill.samples.read import (
+    ARCHIVE_EXTENSIONS,
+    SAMPLES_PER_BATCH,
+    ArchiveReader,
+    ArchiveReaderStage,
+    DirectoryReader,
+    DirectoryReaderStage,
+)
+from gristmill.samples.read_tables import URL, TableReaderStage
 
 
-def _no_image(sample: SampleFiles, chosen: str | None) -> BadRecord:
-    if chosen is not None:
-        return BadRecord(sample.position, f"sample {sample.key!r}: its image .{chosen} is empty: no bytes")
-    there = ", ".join(f".{extension}" if extension else "a file without extension" for extension in sample.files)
-    return BadRecord(sample.position, f"sample {sample.key!r} has no image, only {there}")
-
-
-class WebDatasetReaderStage(SampleReader):
+class WebDatasetReaderStage(ArchiveReaderStage[FileGroupTask, ImageBatch]):
     """Reads WebDataset archives as streams; nothing is extracted to disk."""
 
-    name = "read_webdataset"
+    kind = ImageBatch
 
-    def tables(self, source: FileInput) -> Iterator[pa.Table]:
-        raise AssertionError("read by name, in process")
 
-    def process(self, task: FileGroupTask) -> Iterator[ImageBatch]:
-        empty = True
-        for part in task.parts():
-            name, source = relative_file_name(task, part), self.source(task, part)
-            for samples in self.blocks(group_samples(self._files(source)), source):
-                empty = False
-                yield self.batch(task, samples_to_table(samples, name), {"file": name})
-        if empty:
-            yield self.empty_batch(task)
+class WebDatasetReader(ArchiveReader[ImageBatch]):
+    """Reads WebDataset archives, several workers to a large one."""
 
-    def _files(self, source: FileInput) -> Iterator[tuple[str, int, bytes]]:
-        """The members that belong to samples, each with its name and place."""
-        for member in read_members(source, self.max_bytes):
-            if member.name.rpartition("/")[2].startswith("."):  # what desktops leave behind
-                self.count("hidden_members")
-            else:
-                yield member.name.removeprefix("./"), member.offset, member.data or b""
-
-    def schema(self, source: FileInput) -> pa.Schema | None:
-        check_tar(source)
-        return empty_schema()
+    stage_class = WebDatasetReaderStage
 
 
 class ImageReaderStage(WebDatasetReaderStage):
@@ -133,11 +61,12 @@ class ImageReaderStage(WebDatasetReaderStage):
     """
 
     name = "read_images"
+    _catalogue_kind = "reader"
     not_identity = ("num_threads", "num_gpus_per_worker", "dali_batch_size", "verbose", "file_paths")
 
     def __init__(
         self,
-        task_batch_size: int = BATCH,
+        task_batch_size: int = SAMPLES_PER_BATCH,
         num_threads: int = 8,
         num_gpus_per_worker: float = 0.25,
         dali_batch_size: int | None = None,
@@ -156,18 +85,23 @@ class ImageReaderStage(WebDatasetReaderStage):
         self.storage_options = dict(storage_options or {})
 
     def default_source(self) -> SourceStage[Any]:
-        return _ListTars(self.file_paths, self.blocksize, self.storage_options)
+        return _ArchiveListing(self.file_paths, self.blocksize, self.storage_options)
 
     def batch(self, task: FileGroupTask, table: pa.Table, metadata: Mapping[str, Any]) -> ImageBatch:
-        return super().batch(task, table, {**metadata, THREADS: self.num_threads})
+        return super().batch(task, table, {**metadata, DECODE_THREADS: self.num_threads})
 
 
-class _ListTars(FilePartitioningStage):
-    """The archives that a reader reads when nothing before it lists any."""
+class _ArchiveListing(FilePartitioningStage):
+    """Lists the archives for an ImageReaderStage that is the first stage."""
 
     def __init__(self, paths: Paths | None, blocksize: int, storage_options: Mapping[str, Any]) -> None:
         super().__init__(
-            paths or str(Path.cwd()), None, blocksize, TARS, storage_options=storage_options, split_by=BY_MEMBERS
+            paths or str(Path.cwd()),
+            None,
+            blocksize,
+            ARCHIVE_EXTENSIONS,
+            storage_options=storage_options,
+            split_by=BY_MEMBERS,
         )
         self.named = paths is not None
         if not self.named:
@@ -180,36 +114,62 @@ class _ListTars(FilePartitioningStage):
             if self.named:
                 raise
             raise InputError(
-                f"{error}. The working directory was looked at, since stage 'read_images' is the first and has no "
+                f"{error}. The working directory was searched, since stage 'read_images' is the first and has no "
                 "file_paths: name the archives, as in ImageReaderStage(file_paths=...)"
             ) from error
 
 
+class ImageFilesReaderStage(DirectoryReaderStage[FileGroupTask, ImageBatch]):
+    """Reads image files and the files of the same name beside them."""
+
+    name = "read_image_files"
+    kind = ImageBatch
+
+
+class ImageDirectoryReader(DirectoryReader[ImageBatch]):
+    """Reads images from directories, with captions, metadata, labels and other files of the same name."""
+
+    stage_class = ImageFilesReaderStage
+
+
+class ImageParquetReaderStage(TableReaderStage[FileGroupTask, ImageBatch]):
+    """Reads Parquet files with images or URLs."""
+
+    name = "read_image_parquet"
+    kind = ImageBatch
+
+
 @dataclass(eq=False, repr=False)
-class WebDatasetReader(CompositeStage[EmptyTask, ImageBatch]):
-    """Reads WebDataset archives, several workers to a large one."""
+class ImageParquetReader(CompositeStage[EmptyTask, ImageBatch]):
+    """Reads Parquet files with encoded images in `image_field`, or with addresses in `url_field`."""
+
+    _catalogue_kind = "reader"
 
     file_paths: Paths
+    image_field: str = IMAGE
+    url_field: str = URL
+    id_field: str | None = None
+    caption_field: str | None = None
     files_per_partition: int | None = None
     blocksize: int | str | None = None
-    task_batch_size: int = BATCH
+    fields: Sequence[str] | None = None
     file_extensions: Sequence[str] | None = None
     storage_options: Mapping[str, Any] | None = None
     on_bad_record: str = QUARANTINE
     limit: int | None = None
-    max_bytes: int = MAX_MEMBER_BYTES
 
     def __post_init__(self) -> None:
-        self.decompose()  # wrong parameters are errors here
+        self.decompose()  # raises for wrong parameters
 
     def decompose(self) -> Sequence[ProcessingStage[Any, Any]]:
-        lister = FilePartitioningStage(
+        listing = FilePartitioningStage(
             self.file_paths,
             self.files_per_partition,
             self.blocksize,
-            self.file_extensions or TARS,
+            self.file_extensions or format_detection.PARQUET_EXTENSIONS,
             self.storage_options,
             self.limit,
-            split_by=BY_MEMBERS,
+            split_by=BY_ROW_GROUPS,
         )
-        return [lister, WebDatasetReaderStage(self.task_batch_size, self.blocksize, self.on_bad_record, self.max_bytes)]
+        columns = (self.image_field, self.url_field, self.id_field, self.caption_field)
+        return [listing, ImageParquetReaderStage(*columns, self.fields, self.blocksize, self.on_bad_record)]

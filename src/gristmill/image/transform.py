@@ -1,14 +1,15 @@
-"""Stages that change pictures: the only ones that encode anew.
+"""Stages that change images: the only ones that encode.
 
     ImageResizeStage    to another size
     ImageConvertStage   to another format
 
-A picture that is already as it should be keeps its bytes. Pictures come out upright and in RGB, first frame only, as
-they are decoded (`decode.py`); EXIF data and colour profiles are left behind.
+An image that needs no change keeps its bytes. Changed images are upright and in RGB, first frame only, as they are
+decoded (`decode.py`). What is given up: EXIF data and colour profiles of changed images.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from io import BytesIO
 from typing import Any
 
@@ -16,13 +17,14 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
-from gristmill.core.batch import ImageBatch
 from gristmill.core.errors import require
 from gristmill.core.stage import Columns, ProcessingStage
-from gristmill.image.decode import IMAGE, MAX_PIXELS, decode, image_bytes, set_aside_bad_images
+from gristmill.image.batch import IMAGE, ImageBatch
+from gristmill.image.decode import MAX_PIXELS, decode
 from gristmill.image.formats import AVIF, EXTENSIONS, FORMATS, GIF, JPEG, PNG, WEBP, BadImage, Header, header
+from gristmill.samples.decode import encoded_views, set_aside_bad_samples, without_decoded
+from gristmill.samples.sample_files import EXTENSION
 
-EXTENSION = "extension"
 _LOSSY = (JPEG, WEBP, AVIF)
 
 
@@ -38,7 +40,7 @@ def encode(pixels: Any, kind: str, quality: int) -> bytes:
 
 
 class _ImageTransform(ProcessingStage[ImageBatch, ImageBatch]):
-    """What the stages here have in common."""
+    """Base of the stages that change images."""
 
     def __init__(self, quality: int, image_field: str, max_pixels: int | None) -> None:
         super().__init__()
@@ -52,29 +54,31 @@ class _ImageTransform(ProcessingStage[ImageBatch, ImageBatch]):
     def outputs(self) -> tuple[list[str], Columns]:
         return ["data"], [self.image_field]
 
+    @abstractmethod
     def changed(self, data: Any, known: Header) -> tuple[bytes, str] | None:
-        """The new bytes and their format; None if the picture is as it should be."""
-        raise NotImplementedError
+        """The new bytes and their format; None if the image needs no change."""
 
     def process(self, task: ImageBatch) -> ImageBatch:
-        found = [self._attempt(data) for data in image_bytes(task, self.image_field)]
-        results = set_aside_bad_images(task, found, self)
-        sound = [row for row, result in enumerate(results) if result is not None]
-        task = task.take(sound) if len(sound) < len(results) else task
-        results = [results[row] for row in sound]
+        attempts = [self._attempt(data) for data in encoded_views(task, self.image_field)]
+        results = set_aside_bad_samples(task, attempts, self)
+        good = [row for row, result in enumerate(results) if result is not None]
+        task = task.take(good) if len(good) < len(results) else task
+        results = [results[row] for row in good]
         if not any(results):
             return task
-        old = image_bytes(task, self.image_field)
-        made = [new[0] if new else bytes(data or b"") for new, data in zip(results, old, strict=True)]
-        objects = {name: value for name, value in task.objects.items() if not name.startswith(("pixels", "headers"))}
+        old = encoded_views(task, self.image_field)
+        encoded = [new[0] if new else bytes(data or b"") for new, data in zip(results, old, strict=True)]
         table = task.data.set_column(
-            task.data.column_names.index(self.image_field), self.image_field, make_array(made, pa.large_binary())
+            task.data.column_names.index(self.image_field), self.image_field, make_array(encoded, pa.large_binary())
         )
         if EXTENSION in table.column_names:
             pairs = zip(results, table.column(EXTENSION).to_pylist(), strict=True)
-            named = [EXTENSIONS[new[1]][0] if new else was for new, was in pairs]
-            table = table.set_column(table.column_names.index(EXTENSION), EXTENSION, make_array(named, pa.string()))
-        changed = ImageBatch(table, objects=objects, dataset_name=task.dataset_name, metadata=task.metadata)
+            extensions = [EXTENSIONS[new[1]][0] if new else given for new, given in pairs]
+            column = make_array(extensions, pa.string())
+            table = table.set_column(table.column_names.index(EXTENSION), EXTENSION, column)
+        changed = ImageBatch(
+            table, objects=without_decoded(task), dataset_name=task.dataset_name, metadata=task.metadata
+        )
         changed.lineage = task.lineage
         return changed
 
@@ -87,11 +91,11 @@ class _ImageTransform(ProcessingStage[ImageBatch, ImageBatch]):
 
 
 class ImageResizeStage(_ImageTransform):
-    """Makes pictures smaller: `mode` "fit" so that they fit into `width` x `height`, "cover" so that they cover it,
+    """Makes images smaller: `mode` "fit" so that they fit into `width` x `height`, "cover" so that they cover it,
     "crop" so that they cover it and the middle is cut out, "exact" to just that size, whatever their shape.
 
-    `height` is `width` unless given. Pictures that are small enough are left alone, unless `enlarge`. `format` is that
-    of changed pictures, their own unless given (PNG for GIF).
+    `height` is `width` unless given. Images that are small enough are not changed, unless `enlarge`. `format` is that
+    of changed images, their own unless given (PNG for GIF).
     """
 
     def __init__(
@@ -116,20 +120,20 @@ class ImageResizeStage(_ImageTransform):
 
     def changed(self, data: Any, known: Header) -> tuple[bytes, str] | None:
         wanted = self.width, self.height or self.width
-        size, cut = self._size(known, *wanted)
-        if size == (known.width, known.height) and cut == size:
+        size, crop = self._size(known, *wanted)
+        if size == (known.width, known.height) and crop == size:
             return None
         kind = self.format or (PNG if known.format == GIF else known.format)
         pillow = require("PIL.Image", "image", "images")
         pixels = decode(data, self.max_pixels, at_least=2 * min(size) if min(size) >= 32 else None)
         image = pillow.fromarray(pixels).resize(size, pillow.Resampling.LANCZOS, reducing_gap=3.0)
-        if cut != size:
-            left, top = (size[0] - cut[0]) // 2, (size[1] - cut[1]) // 2
-            image = image.crop((left, top, left + cut[0], top + cut[1]))
+        if crop != size:
+            left, top = (size[0] - crop[0]) // 2, (size[1] - crop[1]) // 2
+            image = image.crop((left, top, left + crop[0], top + crop[1]))
         return encode(np.ascontiguousarray(np.asarray(image)), kind, self.quality), kind
 
     def _size(self, known: Header, width: int, height: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """The size that the picture is scaled to, and what is cut out of it."""
+        """The size that the image is scaled to, and the size of the part that is kept."""
         if self.mode == "exact":
             return (width, height), (width, height)
         ratios = width / known.width, height / known.height
@@ -141,9 +145,9 @@ class ImageResizeStage(_ImageTransform):
 
 
 class ImageConvertStage(_ImageTransform):
-    """Encodes pictures in another `format`: "jpeg", "png", "webp", "avif", "bmp", "tiff" or "gif".
+    """Encodes images in another `format`: "jpeg", "png", "webp", "avif", "bmp", "tiff" or "gif".
 
-    Those that have it are left alone, unless `always`. `quality` is for formats that lose detail.
+    Those that have it are not changed, unless `always`. `quality` is for formats that lose detail.
     """
 
     def __init__(

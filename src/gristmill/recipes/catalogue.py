@@ -27,10 +27,9 @@ from gristmill.core.errors import MissingDependencyError, RecipeError, did_you_m
 from gristmill.core.stage import ProcessingStage
 
 PACKAGES = ("text", "image", "video", "audio", "synthetic", "dedup", "download")
-PART_BASES = {"DocumentFilter": "filter", "DocumentModifier": "modifier", "ImageFilter": "filter"}
+PART_BASES = {"DocumentFilter": "filter", "DocumentModifier": "modifier", "SampleFilter": "filter"}
 """Base classes of what a stage is given as a parameter, and what people call them."""
 
-_KIND_BY_MODULE_NAME = {"read": "reader", "read_directories": "reader", "read_tables": "reader", "write": "writer"}
 _CONFIG = ConfigDict(arbitrary_types_allowed=True, coerce_numbers_to_str=True)
 
 
@@ -154,7 +153,7 @@ def kind_of(cls: type) -> str | None:
     if cls.__module__ == ProcessingStage.__module__ or "is_base" in vars(cls):  # which do nothing by themselves
         return None
     if issubclass(cls, ProcessingStage):
-        return _KIND_BY_MODULE_NAME.get(cls.__module__.rpartition(".")[2], "stage")
+        return cls._catalogue_kind
     for base in cls.__mro__:
         if base.__name__ in PART_BASES and base.__module__.startswith("gristmill."):
             return PART_BASES[base.__name__]

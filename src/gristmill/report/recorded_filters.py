@@ -22,6 +22,7 @@ from gristmill.core.batch import scatter_to_rows
 from gristmill.core.errors import InputError, did_you_mean, shorten
 from gristmill.core.score import DecidingStage
 from gristmill.core.stage import ProcessingStage
+from gristmill.samples.filters import SampleFilter
 from gristmill.text.document_filter import DocumentFilter
 
 if TYPE_CHECKING:
@@ -182,9 +183,7 @@ def class_named_in_plan(path: str) -> type:
         except ModuleNotFoundError:  # the class has moved since: its package may export it
             module = ".".join(module.split(".")[:2])
             importlib.import_module(module)
-    from gristmill.image.filters import ImageFilter
-
     found = getattr(sys.modules.get(module), name, None)
-    if isinstance(found, type) and issubclass(found, DocumentFilter | ImageFilter | ProcessingStage):
+    if isinstance(found, type) and issubclass(found, DocumentFilter | SampleFilter | ProcessingStage):
         return found
     raise LookupError(f"{path} is not a known filter or stage: import its module first")

@@ -15,7 +15,7 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import as_one_array, literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import POSITION
-from gristmill.core.batch import DocumentBatch
+from gristmill.core.batch import SOURCE_FILE, column_cache, stored_rows
 from gristmill.core.pipeline import Pipeline
 from gristmill.core.plan.planner import decompose
 from gristmill.core.records.row_scores import FILE, PLACE, unique_names
@@ -24,6 +24,7 @@ from gristmill.core.stage import ProcessingStage
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.commit import safe_file_name
 from gristmill.report.records import Records
+from gristmill.samples.batch import DocumentBatch
 from gristmill.text.score import ScoreFilter
 
 if TYPE_CHECKING:
@@ -118,11 +119,11 @@ class RecordedScoreFilter(DecidingStage[DocumentBatch]):
 
     def _known(self, batch: DocumentBatch) -> pa.Table | None:
         """The scores of a batch's rows; None if one of them is not known."""
-        table, rows = batch.marked
+        table, rows = stored_rows(batch)
         memo = f"{_RECORDED_SCORES}{self.segment}"
-        if memo not in batch.memo:
-            batch.memo[memo] = self._looked_up(batch, table)
-        found: pa.Table | None = batch.memo[memo]
+        if memo not in column_cache(batch):
+            column_cache(batch)[memo] = self._looked_up(batch, table)
+        found: pa.Table | None = column_cache(batch)[memo]
         if found is None or any(column not in found.column_names for column in self.columns.values()):
             return None
         mine = found.select(list(self.columns.values()))
@@ -135,7 +136,7 @@ class RecordedScoreFilter(DecidingStage[DocumentBatch]):
         from pyarrow import dataset as ds
 
         target, partition = OutputDirectory(self.place, self.options), batch.metadata.get("partition")
-        file = batch.metadata.get("file")
+        file = batch.metadata.get(SOURCE_FILE)
         if partition is None or file is None or POSITION not in table.column_names:
             return None
         path = target.file(safe_file_name(f"{partition}{f'-{self.segment}' if self.segment > 1 else ''}") + ".parquet")

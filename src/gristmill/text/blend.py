@@ -31,13 +31,13 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.core.batch import DocumentBatch
 from gristmill.core.errors import ColumnError, InputError
 from gristmill.core.stage import Columns, CompositeStage, ProcessingStage, SourceStage, share_report
 from gristmill.core.stage_roles import PlanningRole, RunStateRole
 from gristmill.core.task import EmptyTask, FileGroupTask, Lineage, Task, digest
 from gristmill.io.read.file_partitions import FilePartition, FilePartitioningStage
 from gristmill.io.read.files_reader import SKIP
+from gristmill.samples.batch import DocumentBatch
 from gristmill.text.read import FileReader, ReaderStage
 from gristmill.text.resample import check_factor, draw_per_row, repeat_rows
 

@@ -17,6 +17,7 @@ from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.native_kernels import kernels
 from gristmill.core.arrow.table_conversion import is_text
+from gristmill.core.batch import column_cache
 from gristmill.text.language_identification import is_language
 from gristmill.text.text_columns import batch_column, batch_statistics
 
@@ -39,9 +40,9 @@ _MIN_DOCUMENTS, _MIN_SHARE = 10, 0.01
 def count_not_english(stage: ProcessingStage[Any, Any], batch: Batch, field: str) -> int:
     """How many documents of a batch are not in English; 0 if an earlier stage has counted them, or counting is slow."""
     memo_key = f"{field} {NOT_ENGLISH_COUNTER}"
-    if not counting_is_free or not batch.num_items or memo_key in batch.memo:
+    if not counting_is_free or not batch.num_items or memo_key in column_cache(batch):
         return 0
-    batch.memo[memo_key] = True
+    column_cache(batch)[memo_key] = True
     codes = batch_column(stage, batch, LANGUAGE_COLUMN) if LANGUAGE_COLUMN in batch.get_columns() else None
     if codes is not None and is_text(codes.type):
         return sum(1 for code in codes.to_pylist() if isinstance(code, str) and not is_language(code, ("en", "eng")))

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 
 from gristmill.core.arrow.table_conversion import POSITION
-from gristmill.core.batch import DocumentBatch
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import EmptyTask, FileGroupTask
 from gristmill.io.formats import format_detection
@@ -34,6 +33,7 @@ from gristmill.io.read.file_partitions import BY_LINES, BY_ROW_GROUPS, WHOLE_FIL
 from gristmill.io.read.files_reader import QUARANTINE, SKIP, FilesReader, relative_file_name
 from gristmill.io.read.reread import JSONL_FORMAT, PARQUET_FORMAT
 from gristmill.io.storage.file_input import FileInput
+from gristmill.samples.batch import DocumentBatch
 
 if TYPE_CHECKING:
     from gristmill.io.formats.csv import CsvFormat
@@ -163,6 +163,8 @@ class TextReaderStage(ReaderStage):
 @dataclass(eq=False, repr=False)
 class FileReader(CompositeStage[EmptyTask, DocumentBatch]):
     """Base of the readers: lists files, then reads them."""
+
+    _catalogue_kind = "reader"
 
     file_paths: Paths
     files_per_partition: int | None = None

@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.table_conversion import table_to_rows, to_array
-from gristmill.core.batch import DocumentBatch
 from gristmill.core.errors import ContractError, shorten
 from gristmill.core.score import FilteringStage, FilterStep
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.stage_roles import ReportingRole, ScoringRole
+from gristmill.samples.batch import DocumentBatch
 from gristmill.text import english_only
 from gristmill.text.document_filter import DocumentFilter, score_array
 from gristmill.text.document_modifier import DocumentModifier

@@ -17,11 +17,11 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.core.batch import DocumentBatch
 from gristmill.core.errors import ColumnError
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.stage_roles import GatherRole
 from gristmill.core.task import GatherTask
+from gristmill.samples.batch import DocumentBatch
 from gristmill.text.argument_checks import check_count
 from gristmill.text.text_columns import any_column, text_column
 

@@ -16,7 +16,9 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.table_conversion import is_json, is_text, json_array, table_to_rows
+from gristmill.core.batch import column_cache, stored_rows
 from gristmill.core.errors import ColumnError, did_you_mean, printable, shorten
+from gristmill.core.stage import ProcessingStage
 from gristmill.text.statistics import column_statistics
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ def batch_texts(stage: ProcessingStage[Any, Any], batch: Batch, field: str) -> p
 
 def batch_column(stage: ProcessingStage[Any, Any], batch: Batch, field: str) -> pa.Array:
     """A column of any type of a batch, without rows that were dropped before."""
-    table, rows = batch.marked
+    table, rows = stored_rows(batch)
     if rows is None or not batch.num_items:
         return any_column(stage, batch.data, field)
     return any_column(stage, table, field).filter(rows)
@@ -88,7 +90,7 @@ def batch_statistics(
     texts, rows, counts = _cached_texts(stage, batch, field)
     if missing := column_statistics.statistics_to_count(field, names, counts):
         counts = {**counts, **column_statistics.count_column(texts, missing, rows)}
-        batch.memo[field] = (texts, counts)
+        column_cache(batch)[field] = (texts, counts)
     return {name: counts[name] if rows is None else counts[name].filter(rows) for name in names}
 
 
@@ -99,10 +101,10 @@ def _cached_texts(
 
     Dropped rows are only marked while a chain of filters runs, so that the column and its statistics stay valid.
     """
-    table, rows = batch.marked if batch.num_items else (batch.data, None)
-    if field not in batch.memo:
-        batch.memo[field] = (text_column(stage, table, field), {})
-    texts, counts = batch.memo[field]
+    table, rows = stored_rows(batch) if batch.num_items else (batch.data, None)
+    if field not in column_cache(batch):
+        column_cache(batch)[field] = (text_column(stage, table, field), {})
+    texts, counts = column_cache(batch)[field]
     return texts, rows, counts
 
 

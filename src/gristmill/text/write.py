@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from gristmill.core.batch import DocumentBatch
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import WrittenFiles
 from gristmill.io.storage.file_input import parse_size
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write import jsonl_format, parquet_format
 from gristmill.io.write.commit import WRITE_MODES, CommitFiles, OutputFormat, WriteFragments
+from gristmill.samples.batch import DocumentBatch
 from gristmill.text.argument_checks import check_choice, check_output_path
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ _PANDAS = {"index": False, "lines": True, "orient": "records", "force_ascii": Fa
 
 class _Writer(CompositeStage[DocumentBatch, WrittenFiles]):
     """Base of the writers. A format overrides `_format`."""
+
+    _catalogue_kind = "writer"
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ import orjson
 import pyarrow as pa
 
 from gristmill.core.arrow.table_conversion import POSITION, table_to_rows
-from gristmill.core.batch import Batch
+from gristmill.core.batch import SOURCE_FILE, Batch
 from gristmill.core.errors import ErrorBudgetError, StageError, TaskTimeoutError, WorkerLostError, shorten
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.task import FileGroupTask, Task, digest
@@ -124,7 +124,7 @@ def failed_record(
         task=lineage.id,
         source=lineage.source,
         files=lineage.files,
-        file=task.metadata.get("file") if isinstance(task.metadata, Mapping) else None,
+        file=task.metadata.get(SOURCE_FILE) if isinstance(task.metadata, Mapping) else None,
         position=position,
         number=number,
         row=row,

@@ -19,7 +19,7 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import POSITION, VERDICT
-from gristmill.core.batch import Batch
+from gristmill.core.batch import SOURCE_FILE, Batch
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.score import DecidingStage, Decision
 from gristmill.core.task import Task, WrittenFiles
@@ -171,7 +171,7 @@ def _named(
         FILTER: nothing if label is None else label,
         SCORE: pa.nulls(count, pa.float64()) if score is None else score,
         THRESHOLD: nothing if threshold is None else threshold,
-        FILE: pa.repeat(literal(rows.metadata.get("file"), pa.string()), count),
+        FILE: pa.repeat(literal(rows.metadata.get(SOURCE_FILE), pa.string()), count),
         PLACE: place,
     }
     table = table.drop_columns([name for name in (VERDICT, *said, *added) if name in table.column_names])

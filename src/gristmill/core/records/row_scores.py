@@ -21,7 +21,7 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import as_one_array, literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import POSITION, column_values, is_json, is_text
-from gristmill.core.batch import Batch, scatter_to_rows
+from gristmill.core.batch import SOURCE_FILE, Batch, all_stored_rows, column_cache, scatter_to_rows, stored_rows
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.score import DecidingStage, Decision, FilteringStage
 from gristmill.core.stage_roles import ScoringRole
@@ -124,7 +124,7 @@ class ScoreRecorder:
     def decide(self, position: int, stage: Any, batch: Batch) -> Decision | None:
         """What a stage thinks of the rows of a batch, after it was asked about all that lie there. None: ask it about
         those of the batch."""
-        if not isinstance(stage, FilteringStage) or not _is_known(batch) or not batch.marked[0].num_rows:
+        if not isinstance(stage, FilteringStage) or not _is_known(batch) or not stored_rows(batch)[0].num_rows:
             return None
         sheet = self._sheet(position, batch)
         everything = sheet.everything(batch)
@@ -132,7 +132,7 @@ class ScoreRecorder:
             found = stage.decide_all(everything, batch)
         except Exception:  # noqa: BLE001  it may be a row that was dropped before which it fails on
             return None
-        rows = batch.marked[1]
+        rows = stored_rows(batch)[1]
         sheet.add_scores(everything, self._columns(position, stage, found.scores))
         if rows is None:
             return found
@@ -199,16 +199,16 @@ class ScoreSheet:
     def everything(self, batch: Batch) -> Batch:
         """All rows that lie in a batch, also those that were dropped. What is counted of them stays known, apart from
         what stages know that have counted only some of them."""
-        table, rows = batch.marked
+        table, rows = stored_rows(batch)
         view = self._view
         if view is None or view.data is not table:
-            known = dict(batch.memo) if rows is None else _shared_memo(view, table)
-            self._view = view = batch._marking(table, None, known)
+            known = dict(column_cache(batch)) if rows is None else _shared_memo(view, table)
+            self._view = view = all_stored_rows(batch, known)
         return view
 
     def add_scores(self, batch: Batch, columns: dict[str, pa.Array]) -> None:
         """Scores of the rows of a batch."""
-        table, rows = batch.marked
+        table, rows = stored_rows(batch)
         places = self._places(table, rows) if columns else None
         for name, column in columns.items():
             values = column if places is None else column.take(places)
@@ -217,7 +217,7 @@ class ScoreSheet:
             self._look(table, self._places(table, None))
 
     def mark_dropped(self, batch: Batch, gone: pa.BooleanArray, stage: str) -> None:
-        table, rows = batch.marked
+        table, rows = stored_rows(batch)
         if _same(table.column(POSITION), self.rows):
             flags = gone if rows is None else pc.replace_with_mask(_flags(len(rows)), rows, gone)
         else:
@@ -254,7 +254,7 @@ class ScoreSheet:
 
     def write(self, writer: ProcessingStage[Any, Any]) -> Task[Any]:
         count = len(self.rows)
-        file = pa.repeat(literal(self.metadata.get("file"), pa.string()), count)
+        file = pa.repeat(literal(self.metadata.get(SOURCE_FILE), pa.string()), count)
         segment = pa.repeat(literal(self.segment, pa.int64()), count)
         facts = {FILE: file, PLACE: self.rows, SEGMENT: segment, **self.facts, DROPPED: self._dropped()}
         columns = {name: facts[name] for name in FACTS if name in facts} | self.scores
@@ -266,7 +266,7 @@ class ScoreSheet:
 
 def _is_known(batch: Batch) -> bool:
     """Whether the rows of a batch can be told from all others: by their file and their place there."""
-    return POSITION in batch.get_columns() and batch.metadata.get("file") is not None
+    return POSITION in batch.get_columns() and batch.metadata.get(SOURCE_FILE) is not None
 
 
 def _fact_columns(table: pa.Table, known: dict[str, pa.Array]) -> Iterator[tuple[str, str]]:
@@ -298,7 +298,7 @@ def _shared_memo(view: Batch | None, table: pa.Table) -> dict[str, Any]:
         for name in before.column_names
         if name not in table.column_names or not _same(table.column(name), before.column(name))
     }
-    return {name: value for name, value in view.memo.items() if name not in changed}
+    return {name: value for name, value in column_cache(view).items() if name not in changed}
 
 
 def _same(left: pa.Array | pa.ChunkedArray, right: pa.Array | pa.ChunkedArray) -> bool:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import POSITION, VERDICT, table_to_rows
-from gristmill.core.batch import Batch, scatter_to_rows
+from gristmill.core.batch import Batch, column_cache, read_copy, scatter_to_rows, stored_rows
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.records.rejected_rows import rejected_column_name
 from gristmill.core.sample import draw_uniform
@@ -78,14 +78,14 @@ class RowSketcher:
         """A stage has judged a batch."""
         if not self._wanted[position]:
             return
-        batch = batch.seen if decision.keep.true_count < len(decision.keep) else batch
+        batch = read_copy(batch) if decision.keep.true_count < len(decision.keep) else batch
         sketch = self.sketches.setdefault(position, RowSketch())
         for name, scores in decision.scores.items():
             if (numbers := _numbers(scores)) is not None:
                 _count(sketch, name, numbers)
         keep = decision.keep
         if keep.true_count < len(keep):
-            table, rows = batch.marked
+            table, rows = stored_rows(batch)
             gone = pc.invert(keep)
             if rows is not None:
                 gone = scatter_to_rows(gone, rows).fill_null(literal(False, pa.bool_()))
@@ -97,7 +97,7 @@ class RowSketcher:
             return
         batch = parent if writes else child
         if isinstance(batch, Batch) and batch.num_items and (writes or not isinstance(parent, Batch)):
-            self._profile(position, batch.seen)
+            self._profile(position, read_copy(batch))
 
     def _profile(self, position: int, batch: Batch) -> None:
         sketch = self.sketches.setdefault(position, RowSketch())
@@ -145,8 +145,8 @@ class RowSketcher:
 
 def _draws(batch: Batch, table: pa.Table) -> pa.Array:
     """The draw of each row of the marked table; known to later stages, as long as it stays."""
-    if _DRAWS in batch.memo:
-        return batch.memo[_DRAWS]
+    if _DRAWS in column_cache(batch):
+        return column_cache(batch)[_DRAWS]
     owner, numbers = batch.lineage.id, None
     if POSITION in table.column_names:
         positions = table.column(POSITION).combine_chunks()
@@ -155,7 +155,7 @@ def _draws(batch: Batch, table: pa.Table) -> pa.Array:
     if numbers is None:
         numbers = pc.indices_nonzero(pa.repeat(literal(True, pa.bool_()), table.num_rows))
     found = draw_uniform(numbers.cast(pa.uint64(), safe=False), int(digest(["look", owner]), 16))
-    batch.memo[_DRAWS] = found
+    column_cache(batch)[_DRAWS] = found
     return found
 
 

@@ -20,7 +20,7 @@ from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.run.retry_check import SentDigest
 
 if TYPE_CHECKING:
-    from gristmill.core.run.flow import CallOutput, WorkItem
+    from gristmill.core.run.work_items import CallOutput, WorkItem
     from gristmill.core.task import Lineage
 
 MAX_LOSSES = 5

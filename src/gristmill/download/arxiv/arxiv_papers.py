@@ -23,7 +23,6 @@ from urllib.parse import urljoin
 import orjson
 
 from gristmill.core.arrow.table_conversion import POSITION
-from gristmill.core.batch import DocumentBatch
 from gristmill.core.errors import DownloadError
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import EmptyTask
@@ -41,6 +40,7 @@ from gristmill.download.interfaces import DocumentExtractor, DocumentIterator, U
 from gristmill.download.object_store import ObjectDownloader
 from gristmill.io.fetch.http_client import HttpClient, Manners
 from gristmill.io.storage.file_input import BadRecord, file_system
+from gristmill.samples.batch import DocumentBatch
 
 BUCKET = "s3://arxiv/src"
 MANIFEST = "arXiv_src_manifest.xml"

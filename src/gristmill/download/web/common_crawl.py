@@ -13,7 +13,6 @@ from typing import Any
 
 import orjson
 
-from gristmill.core.batch import DocumentBatch
 from gristmill.core.errors import DownloadError, PlanError
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import EmptyTask
@@ -24,6 +23,7 @@ from gristmill.download.web.html_extractors import HTMLExtractorAlgorithm
 from gristmill.download.web.page_extractor import CommonCrawlHTMLExtractor
 from gristmill.download.web.warc_reader import CommonCrawlWarcIterator
 from gristmill.io.fetch.http_client import HttpClient, Manners
+from gristmill.samples.batch import DocumentBatch
 
 HTTPS, INDEX, S3 = "https://data.commoncrawl.org", "https://index.commoncrawl.org", "s3://commoncrawl"
 MAIN, NEWS = "main", "news"

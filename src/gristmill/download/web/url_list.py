@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gristmill.core.arrow.table_conversion import POSITION, table_to_rows
-from gristmill.core.batch import DocumentBatch
+from gristmill.core.batch import SOURCE_FILE
 from gristmill.core.errors import DownloadError
 from gristmill.core.stage import Columns, CompositeStage, ProcessingStage, WorkerMetadata
 from gristmill.core.task import EmptyTask, FileGroupTask
@@ -36,6 +36,7 @@ from gristmill.io.formats.plain_text import TEXT_COLUMN, read_text_lines
 from gristmill.io.read.file_listing import Paths
 from gristmill.io.read.file_partitions import BY_LINES, FilePartition, FilePartitioningStage
 from gristmill.io.storage.file_input import BadRecord, FileInput
+from gristmill.samples.batch import DocumentBatch
 
 URLS_PER_BATCH = 32
 """Addresses that are fetched together, so many threads at most: their contents are in memory at once."""
@@ -63,7 +64,9 @@ class UrlReadStage(ProcessingStage[FileGroupTask, DocumentBatch]):
                         rows.append({"url": url, POSITION: row[POSITION]})
             for start in range(0, max(len(rows), 1), URLS_PER_BATCH):
                 table = rows_to_table(rows[start : start + URLS_PER_BATCH], ["url"])
-                yield DocumentBatch(table, dataset_name=task.dataset_name, metadata={**task.metadata, "file": name})
+                yield DocumentBatch(
+                    table, dataset_name=task.dataset_name, metadata={**task.metadata, SOURCE_FILE: name}
+                )
 
     def _bad(self, name: str, record: BadRecord) -> None:
         self.set_aside(record.reason, content=record.content, file=name, position=record.position)
@@ -108,7 +111,7 @@ class UrlFetchStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         for row, answer in zip(rows, answers, strict=True):
             if isinstance(answer, DownloadError):
                 place = row.pop(POSITION, None)
-                self.set_aside(answer, row=row, file=task.metadata.get("file"), position=place)
+                self.set_aside(answer, row=row, file=task.metadata.get(SOURCE_FILE), position=place)
             else:
                 kept.append({**row, **answer})
         names = [name for name in task.data.column_names if name != POSITION]

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.table_conversion import POSITION, table_to_rows
-from gristmill.core.batch import DocumentBatch
+from gristmill.core.batch import SOURCE_FILE
 from gristmill.core.errors import DownloadError
 from gristmill.core.stage import Columns, ProcessingStage, WorkerMetadata
 from gristmill.download.object_store import read_object
@@ -20,6 +20,7 @@ from gristmill.download.web.common_crawl import HTTPS
 from gristmill.download.web.warc import http_response, read_warc
 from gristmill.io.fetch.http_client import HttpClient, Manners
 from gristmill.io.storage.file_input import BadRecord
+from gristmill.samples.batch import DocumentBatch
 
 
 class CommonCrawlWARCReader(ProcessingStage[DocumentBatch, DocumentBatch]):
@@ -101,7 +102,7 @@ class CommonCrawlWARCReader(ProcessingStage[DocumentBatch, DocumentBatch]):
             place = rows[index].pop(POSITION, None)
             answer = answers[index]
             assert isinstance(answer, Exception)
-            self.set_aside(answer, row=rows[index], file=task.metadata.get("file"), position=place)
+            self.set_aside(answer, row=rows[index], file=task.metadata.get(SOURCE_FILE), position=place)
         lost = set(failed)
         return batch.keep(make_array([index not in lost for index in range(len(rows))], pa.bool_())) if lost else batch
 

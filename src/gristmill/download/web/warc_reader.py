@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from gristmill.core.arrow.table_conversion import POSITION
-from gristmill.core.batch import DocumentBatch
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import EmptyTask, FileSlice
 from gristmill.download.download_stages import DocumentExtractStage, DocumentIterateStage
@@ -23,6 +22,7 @@ from gristmill.download.web.warc_members import certain_record_start
 from gristmill.io.read.file_listing import InputFile, Paths
 from gristmill.io.read.file_partitions import WHOLE_FILES, FilePartitioningStage
 from gristmill.io.storage.file_input import BadRecord, FileInput, file_system
+from gristmill.samples.batch import DocumentBatch
 
 PART = 64 * 2**20
 """Bytes of a file that one worker takes at a time."""

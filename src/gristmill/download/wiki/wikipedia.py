@@ -20,7 +20,6 @@ from urllib.parse import quote
 import orjson
 
 from gristmill.core.arrow.table_conversion import POSITION
-from gristmill.core.batch import DocumentBatch
 from gristmill.core.errors import DownloadError
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import EmptyTask
@@ -31,6 +30,7 @@ from gristmill.download.wiki.wiki_dump import PART, read_pages, split_dump
 from gristmill.download.wiki.wikitext import KEEP, WikitextCleaner
 from gristmill.io.fetch.http_client import HttpClient, Manners
 from gristmill.io.storage.file_input import BadRecord
+from gristmill.samples.batch import DocumentBatch
 
 DUMPS = "https://dumps.wikimedia.org"
 

@@ -32,7 +32,7 @@ from gristmill.core.arrow.hash_partitioning import (
     split_by_partition,
 )
 from gristmill.core.arrow.table_conversion import POSITION, conform_to_schema, table_to_rows, wide_integer_columns
-from gristmill.core.batch import Batch
+from gristmill.core.batch import SOURCE_FILE, Batch
 from gristmill.core.errors import AccountingError, ContractError, GristmillError
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.stage import Columns, ProcessingStage, SourceStage, report_of
@@ -305,7 +305,7 @@ class WriteShuffleFiles(WriteFragments, PlanningRole, ReportingRole):
         for row, error in bad.items():
             record = table_to_rows(task.data.slice(row, 1))[0]
             position = record.pop(POSITION, None)
-            self.set_aside(error, row=record, file=task.metadata.get("file"), position=position)
+            self.set_aside(error, row=record, file=task.metadata.get(SOURCE_FILE), position=position)
         good = task.keep(make_array([row not in bad for row in range(task.num_items)], pa.bool_()))
         return good, list(self.exchange.split_batch(good.named(task.lineage)))
 

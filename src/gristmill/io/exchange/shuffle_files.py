@@ -153,20 +153,26 @@ def _hash(raw: Any) -> bytes:
 
 
 def batch_class_name(kind: type[Batch]) -> str:
-    """The import path of a batch class. For one that cannot be imported elsewhere, as of a script, its base class."""
+    """The public name of a batch class, as it is written to a file, so that the class may move between modules. For a
+    class of a script, which other processes cannot import, it is that of the nearest base class that they can."""
     for known in kind.__mro__:
         module, path = known.__module__, known.__qualname__
         if module != "__main__" and "<locals>" not in path and issubclass(known, Batch):
-            return f"{module}:{path}"
+            top = module.partition(".")[0]
+            public = getattr(importlib.import_module(top), path, None) is known
+            return f"{top if public else module}:{path}"
     return batch_class_name(Batch)
 
 
 def batch_class_named(name: str) -> type[Batch]:
     module, _, path = name.partition(":")
-    cls: Any = reduce(getattr, path.split("."), importlib.import_module(module))
-    if not (isinstance(cls, type) and issubclass(cls, Batch)):
+    home = importlib.import_module(module)
+    if path.partition(".")[0] not in vars(home):  # earlier versions wrote the module, from which the class has moved
+        home = importlib.import_module(module.partition(".")[0])
+    found: Any = reduce(getattr, path.split("."), home)
+    if not (isinstance(found, type) and issubclass(found, Batch)):
         raise InputError(f"{name} is not a subclass of Batch")
-    return cls
+    return found
 
 
 def table_to_stream(table: pa.Table) -> pa.Buffer:

@@ -34,7 +34,7 @@ from gristmill.core.arrow.hash_partitioning import (
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.native_kernels import kernels
 from gristmill.core.arrow.table_conversion import VERDICT
-from gristmill.core.batch import Batch
+from gristmill.core.batch import Batch, unread_rows, with_unread_rows
 from gristmill.core.errors import ContractError
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.score import DecidingStage, Decision
@@ -465,7 +465,7 @@ class UnreadBatchBuilder:
     def batches(self) -> Iterator[Batch]:
         if self._rows is not None:
             info = dict(self._info)
-            yield batch_class_named(info.pop("kind"))(self._rows.columns, **info).read_later(self._rows)
+            yield with_unread_rows(batch_class_named(info.pop("kind"))(self._rows.columns, **info), self._rows)
 
 
 class UnreadLinesWithVerdicts(UnreadLines):
@@ -563,7 +563,7 @@ class ApplyVerdicts(DecidingStage[Batch]):
         return ["data"], list(self.stage.adds)
 
     def decide(self, batch: Batch) -> Decision:
-        rows, names = batch.unread, self.stage.thresholds()
+        rows, names = unread_rows(batch), self.stage.thresholds()
         if isinstance(rows, UnreadLinesWithVerdicts):
             keep, scores = rows.keep(), {name: rows.scores(name) for name in names}
         else:
@@ -585,8 +585,8 @@ class ApplyVerdicts(DecidingStage[Batch]):
 
     def apply(self, batch: Batch, decision: Decision) -> Batch:
         kept = batch.keep(decision.keep)
-        if isinstance(kept.unread, UnreadLinesWithVerdicts):
-            return kept.read_later(kept.unread.without_verdicts())
+        if isinstance(unread_rows(kept), UnreadLinesWithVerdicts):
+            return with_unread_rows(kept, unread_rows(kept).without_verdicts())
         table = kept.data
         first = table.column_names.index(VERDICT)
         extra = [name for name in table.column_names[first:] if name not in self.stage.adds]

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from gristmill.core.arrow.hash_partitioning import column_or_nulls
 from gristmill.core.arrow.table_conversion import POSITION, VERDICT, conform_to_schema, wide_integer_columns
-from gristmill.core.batch import Batch
+from gristmill.core.batch import SOURCE_FILE, Batch
 from gristmill.core.stage import Columns, ProcessingStage, WorkerMetadata
 from gristmill.core.stage_roles import PlanningRole
 from gristmill.core.task import FileGroupTask, digest
@@ -129,7 +129,7 @@ class BroadcastJoin(ProcessingStage[Batch, Batch], PlanningRole):
             task.data,
             side.kinds,
             side.rows.column_names,
-            f" of {task.metadata['file']}" if "file" in task.metadata else "",
+            f" of {task.metadata[SOURCE_FILE]}" if SOURCE_FILE in task.metadata else "",
         )
         starts, counts = side.find([column_or_nulls(task.data, name) for name in self.other.keys])
         self.count("rows_with_partner", int((counts > 0).sum()))

@@ -22,7 +22,7 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.hash_partitioning import column_or_nulls, partition_numbers, split_by_partition
 from gristmill.core.arrow.table_conversion import VERDICT, conform_to_schema
-from gristmill.core.batch import Batch
+from gristmill.core.batch import SOURCE_FILE, Batch
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.stage import Columns, ProcessingStage, SourceStage, share_report
 from gristmill.core.stage_roles import PlanningRole, RecordsLocation, RunStateRole, WholeInputRole
@@ -95,7 +95,7 @@ class OurSideExchange(Exchange):
         super().set_input_bytes(None if nbytes is None else nbytes + self.other.reader.size())
 
     def split_batch(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
-        where = f" of {batch.metadata['file']}" if "file" in batch.metadata else ""
+        where = f" of {batch.metadata[SOURCE_FILE]}" if SOURCE_FILE in batch.metadata else ""
         self.other.check_rows(batch.data, self.other.kinds, self.other.added_names(), where)
         table, _ = self.columns(batch)
         return split_by_partition(table, key_partitions(table, self.key, self.partitions))

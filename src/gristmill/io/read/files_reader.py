@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeVar
 import pyarrow as pa
 
 from gristmill.core.arrow.table_conversion import POSITION
-from gristmill.core.batch import Batch
+from gristmill.core.batch import SOURCE_FILE, Batch
 from gristmill.core.errors import BadRecordError, InputError, did_you_mean
 from gristmill.core.stage import Columns, ProcessingStage
 from gristmill.core.stage_roles import PlanningRole
@@ -92,7 +92,7 @@ class FilesReader(ProcessingStage[Files, Rows], PlanningRole):
             source = replace(self.source(task, part), on_lines=partial(_note_lines, lines))
             for block, table in enumerate(self.tables(source)):
                 empty = False
-                batch = self.batch(task, table, {"file": relative_file_name(task, part)})
+                batch = self.batch(task, table, {SOURCE_FILE: relative_file_name(task, part)})
                 if origin:
                     note_origin(batch, replace(origin, block=block), lines[-1] if lines else None)
                 lines.clear()

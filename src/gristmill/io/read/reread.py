@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from gristmill.core.arrow.native_kernels import kernels
-from gristmill.core.batch import ORIGIN, Batch
+from gristmill.core.batch import Batch, get_origin, set_origin, stored_rows
 from gristmill.core.errors import InputError
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.task import FileSlice
@@ -110,17 +110,18 @@ def current_stamp(path: str) -> str:
 
 
 def note_origin(batch: Batch, origin: BlockOrigin, lines: LineRange | None = None) -> None:
-    """Record where a batch was read from."""
-    batch.__dict__[ORIGIN] = (batch.data, origin, lines)
+    """Note where a batch was read from."""
+    set_origin(batch, (batch.data, origin, lines))
 
 
 def origin_of(batch: Batch) -> BlockOrigin | None:
-    """Where a batch can be read again; None if it is unknown, or the rows have changed since."""
-    table: pa.Table | None
-    origin: BlockOrigin
-    lines: LineRange | None
-    table, origin, lines = batch.__dict__.get(ORIGIN, (None, None, None))
-    if table is None or batch.marked[0] is not table or batch.marked[1] is not None or batch.objects:
+    """Where a batch can be read from again as it is; None if nothing is known of it."""
+    noted: tuple[pa.Table, BlockOrigin, LineRange | None] | None = get_origin(batch)
+    if noted is None:
+        return None
+    read, origin, lines = noted
+    table, mask = stored_rows(batch)
+    if table is not read or mask is not None or batch.objects:
         return None
     form = lines.form() if lines else 0
     line_range = (lines.start, lines.size, form == 1) if lines and form else None
@@ -155,7 +156,8 @@ def _unchanged(table: pa.Table) -> pa.Table:
 
 
 class UnreadLines:
-    """Lines of a file that are not parsed yet (`Batch.unread`): they can be read as rows, or copied to a file."""
+    """Lines of a file that are not yet read (`core.batch.unread_rows`): they can be read as rows, or copied as they
+    are."""
 
     def __init__(self, columns: pa.Table) -> None:
         """`columns` is an empty table with the columns of the rows."""

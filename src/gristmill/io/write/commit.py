@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import pyarrow as pa
 
 from gristmill.core.arrow.table_conversion import JSON, POSITION, unify_schemas, wide_integer_columns
-from gristmill.core.batch import Batch
+from gristmill.core.batch import Batch, row_mask, unread_rows
 from gristmill.core.errors import ColumnError, InputError, cannot_write, did_you_mean, shorten
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.stage import ProcessingStage
@@ -142,7 +142,7 @@ class WriteFragments(ProcessingStage[Batch, Fragment], WriterRole):
         self._run = memory["run"] = self.target.new_temporary_name()
 
     def process(self, task: Batch) -> Fragment:
-        unread = task.unread if self.fields is None and self.form.copies_lines else None
+        unread = unread_rows(task) if self.fields is None and self.form.copies_lines else None
         rows = unread.columns if unread else task.data
         table, added = columns_to_write(rows, self.fields)
         path = self.target.file(TEMPORARY_DIRECTORY, self._run, safe_file_name(task.lineage.id) or "batch")
@@ -150,7 +150,7 @@ class WriteFragments(ProcessingStage[Batch, Fragment], WriterRole):
         if task.num_items:
             with _write_errors_named(self.name, path), self.target.create(path) as file:
                 if unread:
-                    copy_unread_lines(unread, task.left, file)
+                    copy_unread_lines(unread, row_mask(task), file)
                 else:
                     self.form.write_fragment(table, file)
             size, checksum = file.size, file.checksum

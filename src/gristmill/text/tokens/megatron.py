@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import pyarrow as pa
 
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.core.batch import DocumentBatch
 from gristmill.core.errors import InputError
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import GatherTask, WrittenFiles
@@ -34,6 +33,7 @@ from gristmill.io.write.commit import (
     partition_name,
 )
 from gristmill.io.write.parquet_format import ONE_THREAD
+from gristmill.samples.batch import DocumentBatch
 from gristmill.text.argument_checks import check_choice, check_count, check_output_path
 from gristmill.text.tokens.tokenize_documents import TOKENS_COLUMN, TokenizeDocuments
 from gristmill.text.tokens.tokenizer import ENCODE_BATCH_DOCUMENTS, check_no_kwargs

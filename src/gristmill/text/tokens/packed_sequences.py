@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.core.batch import DocumentBatch
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import WrittenFiles
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.commit import WRITE_MODES, CommitFiles, OutputFormat, WriteFragments
+from gristmill.samples.batch import DocumentBatch
 from gristmill.text.argument_checks import check_choice, check_count, check_output_path
 from gristmill.text.tokens.megatron import (
     little_endian_bytes,

@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.core.batch import DocumentBatch
 from gristmill.core.errors import PlanError
 from gristmill.core.score import DecidingStage, Decision
+from gristmill.samples.batch import DocumentBatch
 from gristmill.text.argument_checks import check_count
 from gristmill.text.text_columns import text_column
 from gristmill.text.tokens.tokenizer import ENCODE_BATCH_DOCUMENTS, HubAccess, Tokenizer

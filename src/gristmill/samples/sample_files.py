@@ -1,24 +1,26 @@
-"""Samples: an image and the files that belong to it, as WebDataset has them, and the columns they become.
+"""Samples: an encoded object and the files that belong to it, as WebDataset has them, and the columns they become.
 
     image_id    string         the key of the sample: its path up to the first dot of the last part
-    source      string         the tar, or the file
-    image       large_binary   the encoded image, as it was
-    extension   string         that of the image, as it was written: "jpg", "JPEG", "image.png"
+    source      string         the archive, or the file
+    image       large_binary   the encoded object, unchanged
+    extension   string         its extension as it was written: "jpg", "JPEG", "image.png"
     caption     string         the .txt beside it
-    metadata    JSON           the .json beside it, to the letter
+    metadata    JSON           the .json beside it, character by character
     label       int or string  the .cls beside it
-    sidecars    map            every other file of the sample, by extension, and a .txt or .json that cannot be read
+    sidecars    map            every other file of the sample, by extension, and a .txt or .json that cannot be parsed
 
-A sample is a run of files with one key. Its image is the first whose extension is that of an image; if none is, the
-first whose extension ends in one (`cam.png`). Further images are sidecars. When an extension comes twice, a new sample
-begins, so nothing takes the place of anything else.
+The columns `image_id` and `image` are called as the modality says (`SampleBatch`).
+
+A sample is a run of files with one key. Its object is the first file with an extension of the modality; if there is
+none, the first whose extension ends in one (`cam.png`). Further objects are sidecars. When an extension comes twice, a
+new sample begins, so no file replaces another.
 """
 
 from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -28,19 +30,21 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.table_conversion import JSON, POSITION, to_array
-from gristmill.image.formats import IMAGE_EXTENSIONS
+from gristmill.samples.batch import SampleBatch
 
-IMAGE_ID, SOURCE, IMAGE, EXTENSION = "image_id", "source", "image", "extension"
+SOURCE, EXTENSION = "source", "extension"
 CAPTION, METADATA, LABEL, SIDECARS = "caption", "metadata", "label", "sidecars"
-COLUMNS = (IMAGE_ID, SOURCE, IMAGE, EXTENSION, CAPTION, METADATA, LABEL, SIDECARS)
 
 TEXT_FILE, JSON_FILE, LABEL_FILE = "txt", "json", "cls"
+_ENCODED = ""
+"""The key of the encoded object in the dictionary of a row: no column is called so."""
+
 SIDECAR_TYPE: pa.DataType = pa.map_(pa.string(), pa.large_binary())
 
 
 @dataclass(slots=True)
 class SampleFiles:
-    """The files of one key, by extension, and where the first of them lies."""
+    """The files of one key, by extension, and the position of the first."""
 
     key: str
     position: int
@@ -51,30 +55,30 @@ class SampleFiles:
     def nbytes(self) -> int:
         return sum(map(len, self.files.values()))
 
-    def image_count(self) -> int:
-        """How many of the files are images."""
-        return sum(extension.lower().rpartition(".")[2] in IMAGE_EXTENSIONS for extension in self.files)
+    def object_count(self, extensions: Collection[str]) -> int:
+        """How many of the files have one of these extensions."""
+        return sum(extension.lower().rpartition(".")[2] in extensions for extension in self.files)
 
-    def image_extension(self) -> str | None:
-        """The extension of the image; None if there is none."""
+    def object_extension(self, extensions: Collection[str]) -> str | None:
+        """The extension of the encoded object, which must be one of these; None if there is none."""
         for extension in self.files:
-            if extension.lower() in IMAGE_EXTENSIONS:
+            if extension.lower() in extensions:
                 return extension
         for extension in self.files:
-            if extension.lower().rpartition(".")[2] in IMAGE_EXTENSIONS:
+            if extension.lower().rpartition(".")[2] in extensions:
                 return extension
         return None
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """The key and the extension of a file in a WebDataset: it is cut at the first dot of its last part."""
+    """The key and the extension of a file in a WebDataset: split at the first dot of the last part of its name."""
     folder, slash, base = name.rpartition("/")
     stem, _, extension = base.partition(".")
     return folder + slash + stem, extension
 
 
 def group_samples(files: Iterable[tuple[str, int, bytes]]) -> Iterator[SampleFiles]:
-    """Samples from files, each with its name and its place."""
+    """Samples from (name, position, bytes) of files."""
     sample: SampleFiles | None = None
     for name, position, data in files:
         key, extension = split_name(name)
@@ -87,15 +91,21 @@ def group_samples(files: Iterable[tuple[str, int, bytes]]) -> Iterator[SampleFil
         yield sample
 
 
-def samples_to_table(samples: Sequence[SampleFiles], source: str = "") -> pa.Table:
-    """The columns of samples, all of which have an image."""
-    rows = [_row(sample) for sample in samples]
+def sample_columns(kind: type[SampleBatch]) -> list[str]:
+    return [kind.id_column, SOURCE, kind.encoded_column, EXTENSION, CAPTION, METADATA, LABEL, SIDECARS]
+
+
+def samples_to_table(
+    samples: Sequence[SampleFiles], kind: type[SampleBatch], extensions: Collection[str], source: str = ""
+) -> pa.Table:
+    """The columns of samples, each of which has an object with one of the `extensions`."""
+    rows = [_row(sample, extensions) for sample in samples]
     texts = {name: make_array([row[name] for row in rows], pa.string()) for name in (EXTENSION, CAPTION, METADATA)}
     return pa.table(
         {
-            IMAGE_ID: make_array([sample.key for sample in samples], pa.string()),
+            kind.id_column: make_array([sample.key for sample in samples], pa.string()),
             SOURCE: make_array([sample.source or source for sample in samples], pa.string()),
-            IMAGE: make_array([row[IMAGE] for row in rows], pa.large_binary()),
+            kind.encoded_column: make_array([row[_ENCODED] for row in rows], pa.large_binary()),
             EXTENSION: texts[EXTENSION],
             CAPTION: texts[CAPTION],
             METADATA: pa.ExtensionArray.from_storage(JSON, texts[METADATA]),
@@ -106,17 +116,17 @@ def samples_to_table(samples: Sequence[SampleFiles], source: str = "") -> pa.Tab
     )
 
 
-def empty_schema() -> pa.Schema:
-    return samples_to_table([]).schema
+def empty_schema(kind: type[SampleBatch]) -> pa.Schema:
+    return samples_to_table([], kind, ()).schema
 
 
-def _row(sample: SampleFiles) -> dict[str, Any]:
-    chosen = sample.image_extension()
+def _row(sample: SampleFiles, extensions: Collection[str]) -> dict[str, Any]:
+    chosen = sample.object_extension(extensions)
     row: dict[str, Any] = dict.fromkeys((CAPTION, METADATA, LABEL))
     rest: dict[str, bytes] = {}
     for extension, data in sample.files.items():
         if extension == chosen:
-            row[EXTENSION], row[IMAGE] = extension, data
+            row[EXTENSION], row[_ENCODED] = extension, data
             continue
         name, value = _parse_sidecar(extension.lower(), data)
         if name is None or value is None or row[name] is not None:
@@ -128,7 +138,7 @@ def _row(sample: SampleFiles) -> dict[str, Any]:
 
 
 def _parse_sidecar(extension: str, data: bytes) -> tuple[str | None, Any]:
-    """The column that a sidecar goes to, and its value; None for one that cannot be read or has no column."""
+    """The column that a sidecar goes to, and its value; None for one that cannot be parsed or has no column."""
     try:
         if extension == TEXT_FILE:
             return CAPTION, data.decode()
@@ -143,10 +153,10 @@ def _parse_sidecar(extension: str, data: bytes) -> tuple[str | None, Any]:
 
 
 def _json(text: str) -> str:
-    """The text as it is, so that no digit and no key of it is lost; a ValueError if it is not JSON, as NaN is not."""
+    """The text unchanged, so that no digit and no key is lost. Raises ValueError if it is not JSON, such as NaN."""
     try:
         orjson.loads(text)
-    except orjson.JSONDecodeError:  # numbers beyond what orjson reads
+    except orjson.JSONDecodeError:  # also raised for numbers too large for orjson
         json.loads(text, parse_constant=_no_constant)
     return text
 
@@ -156,7 +166,7 @@ def _no_constant(name: str) -> None:
 
 
 def sidecar_column(rows: Sequence[dict[str, bytes] | None]) -> pa.Array:
-    """A map for each row, or null."""
+    """A map of extension to bytes for each row, or null."""
     keys = make_array([key for row in rows for key in row or ()], pa.string())
     values = make_array([value for row in rows for value in (row or {}).values()], pa.large_binary())
     pairs = pa.StructArray.from_arrays([keys, values], fields=[SIDECAR_TYPE.key_field, SIDECAR_TYPE.item_field])
