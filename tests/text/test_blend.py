@@ -174,7 +174,7 @@ READER = JsonlReader("in")
         (lambda: Blend({"a": READER}, {"a": -1}), "0 or more"),
         (lambda: Blend({"a": READER}, {"a": 0}), "all weights are 0"),
         (lambda: Blend({"a": READER}, {"a": 1}, 5, 5), "not both"),
-        (lambda: Blend({"a": READER}, factors={"a": 1}, documents=5), "goes with weights"),
+        (lambda: Blend({"a": READER}, factors={"a": 1}, documents=5), "need weights"),
         (lambda: Blend({"a": READER}, {"a": 1}, tokens=5), "token_field"),
         (lambda: Blend({"a": READER}, {"a": 1}, documents=0), "1 or more"),
         (lambda: Resample("q", {"high": float("nan")}), "'high' is nan"),

@@ -134,8 +134,8 @@ def test_what_is_missing_is_told_by_the_planner(words: Path, tmp_path: Path, mon
     with pytest.raises(InputError, match="no file"):
         ScoreFilter(TokenCountFilter("/no/tokenizer.json")).check()
     for wrong, message in [
-        ("o200k_bas", "no encoding 'o200k_bas'.*Did you mean 'o200k_base'"),
-        ("nope", "no encoding"),
+        ("o200k_bas", "'o200k_bas' is neither a file nor an encoding.*Did you mean 'o200k_base'"),
+        ("nope", "neither a file nor an encoding"),
     ]:
         with pytest.raises(InputError, match=message):
             ScoreFilter(TokenCountFilter(wrong)).check()
