@@ -168,8 +168,8 @@ READER = JsonlReader("in")
     [
         (lambda: Blend({}, {}), "must map names to readers"),
         (lambda: Blend({"a": "in"}, {"a": 1}), "must be a reader, such as"),  # type: ignore[dict-item]
-        (lambda: Blend({"a": READER}), "give weights"),
-        (lambda: Blend({"a": READER}, {"a": 1}, factors={"a": 1}), "give weights"),
+        (lambda: Blend({"a": READER}), "give either weights"),
+        (lambda: Blend({"a": READER}, {"a": 1}, factors={"a": 1}), "give either weights"),
         (lambda: Blend({"a": READER}, {"b": 1}), "one number for each of a, not for b"),
         (lambda: Blend({"a": READER}, {"a": -1}), "0 or more"),
         (lambda: Blend({"a": READER}, {"a": 0}), "all weights are 0"),

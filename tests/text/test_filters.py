@@ -293,7 +293,7 @@ def test_arguments_are_attributes_and_survive_pickling() -> None:
         (lambda: UrlsFilter(-0.1), "from 0 to 1"),
         (lambda: UrlsFilter(url_regex="("), "UrlsFilter: url_regex .* is not a regular expression"),
         (lambda: PornographicUrlsFilter("("), "not a regular expression"),
-        (lambda: NumbersFilter(15), "max_number_to_text_ratio is 15, must be a share from 0 to 1"),
+        (lambda: NumbersFilter(15), "max_number_to_text_ratio is 15, must be a number from 0 to 1"),
         (lambda: LongWordFilter(-1), "0 or more"),
         (lambda: CommonEnglishWordsFilter(-1), "0 or more"),
         (lambda: RepeatingTopNGramsFilter(0), "n is 0, must be a whole number from 1 to 32"),
