@@ -168,13 +168,13 @@ READER = JsonlReader("in")
     [
         (lambda: Blend({}, {}), "must map names to readers"),
         (lambda: Blend({"a": "in"}, {"a": 1}), "must be a reader, such as"),  # type: ignore[dict-item]
-        (lambda: Blend({"a": READER}), "give weights"),
-        (lambda: Blend({"a": READER}, {"a": 1}, factors={"a": 1}), "give weights"),
+        (lambda: Blend({"a": READER}), "give either weights"),
+        (lambda: Blend({"a": READER}, {"a": 1}, factors={"a": 1}), "give either weights"),
         (lambda: Blend({"a": READER}, {"b": 1}), "one number for each of a, not for b"),
         (lambda: Blend({"a": READER}, {"a": -1}), "0 or more"),
         (lambda: Blend({"a": READER}, {"a": 0}), "all weights are 0"),
         (lambda: Blend({"a": READER}, {"a": 1}, 5, 5), "not both"),
-        (lambda: Blend({"a": READER}, factors={"a": 1}, documents=5), "goes with weights"),
+        (lambda: Blend({"a": READER}, factors={"a": 1}, documents=5), "need weights"),
         (lambda: Blend({"a": READER}, {"a": 1}, tokens=5), "token_field"),
         (lambda: Blend({"a": READER}, {"a": 1}, documents=0), "1 or more"),
         (lambda: Resample("q", {"high": float("nan")}), "'high' is nan"),

@@ -280,7 +280,7 @@ def test_arguments_are_attributes_and_survive_pickling() -> None:
     [
         (lambda: WordCountFilter(min_words=10, max_words=5), "min_words=10 and max_words=5"),
         (lambda: WordCountFilter(min_words=-1), "0 or more"),
-        (lambda: WordCountFilter(lang="klingon"), "WordCountFilter: lang is 'klingon'.*the code of a language"),
+        (lambda: WordCountFilter(lang="klingon"), "WordCountFilter: lang is 'klingon'.*a language code"),
         (lambda: WordCountFilter(lang=None), "lang is None"),  # type: ignore[arg-type]
         (lambda: WordCountFilter("5"), "WordCountFilter: min_words is '5', must be a number"),  # type: ignore[arg-type]
         (lambda: WordCountFilter(max_words=float("nan")), "max_words is nan, must be a number"),  # type: ignore[arg-type]
@@ -293,7 +293,7 @@ def test_arguments_are_attributes_and_survive_pickling() -> None:
         (lambda: UrlsFilter(-0.1), "from 0 to 1"),
         (lambda: UrlsFilter(url_regex="("), "UrlsFilter: url_regex .* is not a regular expression"),
         (lambda: PornographicUrlsFilter("("), "not a regular expression"),
-        (lambda: NumbersFilter(15), "max_number_to_text_ratio is 15, must be a share from 0 to 1"),
+        (lambda: NumbersFilter(15), "max_number_to_text_ratio is 15, must be a number from 0 to 1"),
         (lambda: LongWordFilter(-1), "0 or more"),
         (lambda: CommonEnglishWordsFilter(-1), "0 or more"),
         (lambda: RepeatingTopNGramsFilter(0), "n is 0, must be a whole number from 1 to 32"),

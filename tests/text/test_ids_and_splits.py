@@ -161,7 +161,7 @@ def test_a_group_stays_together() -> None:
         (lambda: AddId(""), "id_field is empty"),
         (lambda: DocumentSplitter(""), "separator is empty"),
         (lambda: DocumentJoiner(max_length=0), "1 or more"),
-        (lambda: DocumentJoiner(length_field="n"), "max_length too"),
+        (lambda: DocumentJoiner(length_field="n"), "no effect without max_length"),
         (lambda: TrainTestSplit({"a": 0.5}), "add up to 1"),
         (lambda: TrainTestSplit(keep="tset"), "test"),
     ],

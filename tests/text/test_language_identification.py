@@ -271,7 +271,7 @@ def test_histograms_of_ones_own(tmp_path) -> None:
     assert ScoreFilter(one).thresholds() == {"HistogramFilter": "threshold=0.8"}
     recipe = recipe_of(Pipeline("p", stages=[ScoreFilter(HistogramFilter("de", 0.5))])).to_yaml()
     assert "threshold: 0.5" in recipe
-    with pytest.raises(InputError, match="no file"):
+    with pytest.raises(InputError, match="does not exist"):
         HistogramFilter("yy", cache_dir=str(tmp_path)).check()
     with pytest.raises(ValueError, match="cache_dir"):
         HistogramFilter("yy")

@@ -144,9 +144,9 @@ def test_the_batch_form_equals_the_document_form(one: DocumentModifier, texts: l
     ("make", "message"),
     [
         (lambda: LineRemover("abc"), "list of lines"),
-        (lambda: LineRemover(["a\nb"]), "more than a line"),
+        (lambda: LineRemover(["a\nb"]), "several lines"),
         (lambda: MarkdownRemover("both"), "'url' or 'label'"),
-        (lambda: Slicer(""), "left is empty"),
+        (lambda: Slicer(""), "left is an empty"),
         (lambda: FastTextLabelModifier("a b"), "one word"),
         (lambda: HtmlEntityDecoder(0), "1 or more"),
         (lambda: LineCleaner(substrings="x"), "must be a list"),

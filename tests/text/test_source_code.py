@@ -125,7 +125,7 @@ def test_characters_per_token(tmp_path: Path) -> None:
     assert fertility.score_document("aaaa é") == 3.0
     assert fertility.keep_batch(pa.array([3.0, 2.5, 1.5, -1.0])).to_pylist() == [True, True, False, False]
     assert pickle.loads(pickle.dumps(fertility)).score_document("aaaa") == 4.0
-    with pytest.raises(InputError, match="no file"):
+    with pytest.raises(InputError, match="does not exist"):
         TokenizerFertilityFilter("/no/x.json").check()
 
 
@@ -140,7 +140,7 @@ def test_rules_of_ones_own(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         PerExtensionFilter("mine", "x", str(tmp_path / "none.csv")).check()
     table.write_text("language,extension,max_line_length\nmine,x,long\n")
-    with pytest.raises(InputError, match="no number"):
+    with pytest.raises(InputError, match="not a number"):
         PerExtensionFilter("mine", "x", str(table)).check()
     table.write_text("a,b\n1,2\n")
     with pytest.raises(InputError, match="no column language, extension"):
@@ -152,7 +152,7 @@ def test_rules_of_ones_own(tmp_path: Path) -> None:
     [
         (lambda: GeneralCommentToCodeFilter("text/x-jav"), "java"),
         (lambda: PerExtensionFilter("pyhton", "py"), "python"),
-        (lambda: PerExtensionFilter("python", "rb"), "It has: py, pyi, pyw"),
+        (lambda: PerExtensionFilter("python", "rb"), "There are: py, pyi, pyw"),
         (lambda: NumberOfLinesOfCodeFilter(5, 1), "min at most max"),
         (lambda: XMLHeaderFilter(0), "1 or more"),
         (lambda: TokenizerFertilityFilter(""), "is empty"),

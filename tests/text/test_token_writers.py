@@ -133,7 +133,7 @@ def test_pairs_are_merged(source: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no .idx files"):
         merge_megatron(tmp_path / "in", tmp_path / "x")
     (tmp_path / "in" / "a.idx").write_bytes(b"?")
-    with pytest.raises(InputError, match="no index of Megatron"):
+    with pytest.raises(InputError, match="not an index of Megatron"):
         merge_megatron(tmp_path / "in", tmp_path / "x")
 
 
