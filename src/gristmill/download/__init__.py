@@ -1,6 +1,6 @@
-"""Sources on the web: what to fetch, how, and the text in it.
+"""Documents from the web: URLs to download, records of files, and the text in them.
 
-The names below are loaded when first used.
+The names below are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -12,20 +12,12 @@ from gristmill.core.lazy import lazy
 if TYPE_CHECKING:
     from gristmill.download.arxiv.arxiv_papers import ArxivDownloadExtractStage
     from gristmill.download.arxiv.latex import LatexCleaner
-    from gristmill.download.documents.docx import DocxExtractor
-    from gristmill.download.documents.epub import EpubExtractor
     from gristmill.download.documents.pdf import PdfExtractor
+    from gristmill.download.documents.zip_documents import DocxExtractor, EpubExtractor
     from gristmill.download.download_stages import DocumentDownloadExtractStage
-    from gristmill.download.hub_datasets import HuggingFaceDownloadExtractStage
-    from gristmill.download.interfaces import (
-        DocumentDownloader,
-        DocumentExtractor,
-        DocumentIterator,
-        HttpDownloader,
-        URLGenerator,
-    )
-    from gristmill.download.object_store import ObjectDownloader
-    from gristmill.download.tinystories import TinyStoriesDownloadExtractStage
+    from gristmill.download.downloaders import DocumentDownloader, HttpDownloader, ObjectDownloader
+    from gristmill.download.hub_datasets import HuggingFaceDownloadExtractStage, TinyStoriesDownloadExtractStage
+    from gristmill.download.interfaces import DocumentExtractor, DocumentIterator, URLGenerator
     from gristmill.download.web.common_crawl import CommonCrawlDownloadExtractStage, CommonCrawlUrlGenerator
     from gristmill.download.web.html_extractors import (
         HTMLExtractorAlgorithm,
@@ -49,20 +41,20 @@ _HOME: dict[str, str] = {
     "CommonCrawlWARCReader": "web.warc_ranges",
     "CommonCrawlWarcIterator": "web.warc_reader",
     "DocumentDownloadExtractStage": "download_stages",
-    "DocumentDownloader": "interfaces",
+    "DocumentDownloader": "downloaders",
     "DocumentExtractor": "interfaces",
     "DocumentIterator": "interfaces",
-    "DocxExtractor": "documents.docx",
-    "EpubExtractor": "documents.epub",
+    "DocxExtractor": "documents.zip_documents",
+    "EpubExtractor": "documents.zip_documents",
     "HTMLExtractorAlgorithm": "web.html_extractors",
-    "HttpDownloader": "interfaces",
+    "HttpDownloader": "downloaders",
     "HuggingFaceDownloadExtractStage": "hub_datasets",
     "JusTextExtractor": "web.html_extractors",
     "LatexCleaner": "arxiv.latex",
-    "ObjectDownloader": "object_store",
+    "ObjectDownloader": "downloaders",
     "PdfExtractor": "documents.pdf",
     "ResiliparseExtractor": "web.html_extractors",
-    "TinyStoriesDownloadExtractStage": "tinystories",
+    "TinyStoriesDownloadExtractStage": "hub_datasets",
     "TrafilaturaExtractor": "web.html_extractors",
     "URLGenerator": "interfaces",
     "UrlListDownloadExtractStage": "web.url_list",
