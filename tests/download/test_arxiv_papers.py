@@ -102,7 +102,7 @@ def test_without_a_manifest_the_listing_is_taken(shelf: Shelf, tmp_path: Path) -
 
 
 def test_a_bomb_is_told(shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paper_archive, "MOST_UNPACKED", 100_000)
+    monkeypatch.setattr(paper_archive, "MAX_UNPACKED_BYTES", 100_000)
     bomb = gzip.compress(tar({"a.tex": ONE, "b.eps": b"\0" * 200_000}))
     rows, result = papers(
         tmp_path, mirror(shelf, tar({"2401/2401.00001.gz": bomb, "2401/2401.00002.gz": gzip.compress(ONE)}))

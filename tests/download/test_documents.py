@@ -196,6 +196,6 @@ def test_a_list_of_addresses_becomes_documents(shelf: Shelf, tmp_path: Path) -> 
 
 
 def test_a_tree_that_would_fill_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gristmill.download.documents.zip_documents.MOST_TAGS", 1000)
+    monkeypatch.setattr("gristmill.download.documents.zip_documents.MAX_TAGS", 1000)
     with pytest.raises(ZipDocumentError, match="tags, more than the limit"):
         DocxExtractor().extract({"content": docx("<w:p/>" * 2000)})

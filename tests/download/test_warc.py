@@ -19,8 +19,14 @@ from hypothesis import strategies as st
 from gristmill import LocalExecutor, Pipeline
 from gristmill.core.arrow.table_conversion import POSITION
 from gristmill.download import CommonCrawlWarcIterator, WarcReader
-from gristmill.download.web.warc import end_of_head, http_response, read_warc, unchunk
-from gristmill.download.web.warc_members import certain_record_start, next_record_start
+from gristmill.download.web.warc import (
+    certain_record_start,
+    end_of_head,
+    http_response,
+    next_record_start,
+    read_warc,
+    unchunk,
+)
 from gristmill.io.storage.file_input import BadRecord
 from tests.download.warc_fixtures import english, pages_of, write_warc, write_wet
 

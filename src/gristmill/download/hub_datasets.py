@@ -107,7 +107,8 @@ class HubUrlGenerator(URLGenerator):
         chosen = choose_files({entry["path"]: entry for entry in entries}, self.split, self.files)
         if not chosen:
             raise DownloadError(
-                about, f"commit {commit} has no Parquet or JSON lines files for split={self.split!r}, files={self.files!r}"
+                about,
+                f"no Parquet or JSON lines files for split={self.split!r}, files={self.files!r} in commit {commit}",
             )
         root = f"{self.base}/datasets/{self.dataset}/resolve/{commit}"
         return [

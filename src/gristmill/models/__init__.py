@@ -1,6 +1,6 @@
 """Models: one small interface over the engines that run them.
 
-The names below are loaded when first used.
+The names below are imported when they are first used.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class PdfError(ValueError):
 
 
 class PdfExtractor(DocumentExtractor):
-    """Extracts the text of the PDF files in the column `content`. With `per_page`, pages are separated by form feeds."""
+    """Extracts the text of the PDF files in the column `content`. `per_page` separates pages by form feeds."""
 
     def __init__(
         self,

@@ -192,7 +192,7 @@ class TrafilaturaExtractor(_StopWordDensityExtractor):
         return self._config
 
     def _arguments(self) -> dict[str, Any]:
-        """The arguments of `trafilatura.extract`. Its options object is slow to build, so it is built once if possible."""
+        """The arguments of `trafilatura.extract`. Its options are slow to build, so they are built once."""
         if set(self.extract_kwargs) != {"deduplicate"}:
             return {"config": self.config(), **self.extract_kwargs}
         if self._options is None:
@@ -222,7 +222,9 @@ def make_algorithm(
     """The given algorithm, or the one of this name; jusText by default."""
     if isinstance(given, HTMLExtractorAlgorithm):
         if kwargs:
-            raise ValueError(f"html_extraction_kwargs need an extractor given by name; pass them to {type(given).__name__} instead")
+            raise ValueError(
+                f"html_extraction_kwargs need an extractor given by name; pass them to {type(given).__name__} instead"
+            )
         return given
     name = "justext" if given is None else given
     if name not in _ALGORITHMS:

@@ -127,7 +127,9 @@ def _prune_where_needed(core: Any) -> None:
     prune = core.prune_unwanted_nodes
 
     def prune_unwanted_nodes(tree: Any, expressions: Any, with_backup: bool = False) -> Any:
-        if expressions is core.RAW_TREE_PRUNE_XPATH and not any(map(_may_be_pruned, tree.iter("div", "section", "aside"))):
+        if expressions is core.RAW_TREE_PRUNE_XPATH and not any(
+            map(_may_be_pruned, tree.iter("div", "section", "aside"))
+        ):
             return tree
         return prune(tree, expressions, with_backup)
 
