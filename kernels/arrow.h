@@ -1,4 +1,4 @@
-/* Arrow's C data interface, as far as the kernels need it: columns of strings, of bytes and of booleans, read where they lie. */
+/* The part of Arrow's C data interface that the kernels need: columns of strings, bytes and booleans, read in place. */
 
 #ifndef GRISTMILL_ARROW_H
 #define GRISTMILL_ARROW_H

@@ -1,4 +1,4 @@
-/* Documents 64 bytes at a time: which bytes are spaces, line ends, and parts of characters beyond ASCII. */
+/* Reads documents in blocks of 64 bytes, with bit masks of spaces, line ends and non-ASCII characters. */
 
 #ifndef GRISTMILL_BLOCK_H
 #define GRISTMILL_BLOCK_H

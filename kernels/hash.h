@@ -1,5 +1,5 @@
-/* Hashes that mean the same on every machine. dedup/columns/reference.py defines them, and dedup/columns/column_hashes.py says what goes with
-another choice. */
+/* Hashes that are the same on every machine. dedup/columns/reference.py defines them; dedup/columns/column_hashes.py explains
+   what depends on this choice. */
 
 #ifndef GRISTMILL_HASH_H
 #define GRISTMILL_HASH_H

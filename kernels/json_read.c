@@ -1,7 +1,7 @@
-/* Blocks of JSON lines to columns, for the lines that most files consist of: objects whose keys hold strings, or other
-values, but not both. Keys may be in any order, and what an object lacks is null. Strings are decoded here, into the memory
-of an Arrow column; other values are collected as JSON text and left to Python. Of anything that is not like that, or not
-right, nothing is said but that it is so: Python then reads the block line by line, and knows what to tell. */
+/* Parses blocks of JSON lines into columns, for the most common kind: objects whose keys hold either strings or other
+   values, but not both. Keys may be in any order; missing keys are null. Strings are decoded into the memory of an Arrow
+   column; other values are collected as JSON text for Python to parse. For any other input, including invalid JSON, the
+   result only says so: Python then reads the block line by line and reports the error. */
 
 #include "json_text.h"
 #include "utf8.h"

@@ -1,4 +1,5 @@
-/* gristmill._kernels: loops over Arrow columns that Python would be slow at. text/statistics/reference.py defines the results. */
+/* The module gristmill._kernels: loops over Arrow columns that would be slow in Python. text/statistics/reference.py
+   defines the results. */
 
 #include "dedup.h"
 #include "fasttext.h"

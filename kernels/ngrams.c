@@ -1,8 +1,7 @@
-/* Runs of n words that come again in a document.
+/* Word n-grams that occur more than once in a document.
 
-Each different word gets a number, then each different pair of words, triple and so on, made from the numbers of the
-two shorter runs that it consists of. A run can only come again where both of these do, so longer runs look at few
-places. */
+   Each distinct word gets a number, then each distinct pair of words, triple and so on, from the numbers of the two shorter
+   n-grams that it consists of. An n-gram can only repeat where both of these do, so longer n-grams examine few positions. */
 
 #include "block.h"
 

@@ -1,4 +1,4 @@
-/* Runs of words that are in a table: which documents have words in a row that an evaluation set has. */
+/* Finds word n-grams that are in a table: which documents share a run of words with an evaluation set. */
 
 #include "dedup.h"
 #include "shingles.h"

@@ -1,4 +1,4 @@
-/* The true Jaccard similarity: of given pairs of texts, and of all pairs of a sample. */
+/* Exact Jaccard similarity: of given pairs of texts, and of all pairs of a sample. */
 
 #include "dedup.h"
 #include "shingles.h"

@@ -1,4 +1,4 @@
-/* One pass over a document: its characters by class, its words, lines and paragraphs. */
+/* Scans a document in one pass: counts its characters by class, its words, lines and paragraphs. */
 
 #include "block.h"
 

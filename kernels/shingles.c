@@ -1,5 +1,5 @@
-/* Texts to shingles. Each token, a character or a word, has a number, and a shingle is a polynomial of the numbers of its
-   tokens: the next shingle is made from the one before it by two multiplications. */
+/* Turns texts into shingles. Each token (a character or a word) has a number, and a shingle is a polynomial in the numbers
+   of its tokens, so each shingle is computed from the previous one with two multiplications. */
 
 #include "shingles.h"
 #include "block.h"

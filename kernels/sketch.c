@@ -1,4 +1,5 @@
-/* What of each document goes through exchanges, in one pass over the texts: the keys of its bands, and what it is compared by. */
+/* The data of each document that goes through exchanges, in one pass over the texts: the keys of its bands, and the body by
+   which documents are compared. */
 
 #include "dedup.h"
 #include "minhash.h"

@@ -1,4 +1,4 @@
-/* What is counted in a document, and the memory that the counting needs. See text/statistics/reference.py for the definitions. */
+/* The statistics of a document, and the memory that counting them needs. text/statistics/reference.py has the definitions. */
 
 #ifndef GRISTMILL_TEXT_H
 #define GRISTMILL_TEXT_H

@@ -1,5 +1,5 @@
-/* XXH3 with 128 bits, as its specification has it: short data in a few multiplications, and long data 64 bytes at a time,
-in eight sums that do not wait for each other. */
+/* XXH3 with 128 bits, as specified: short data takes a few multiplications; long data is read 64 bytes at a time into eight
+   independent accumulators. */
 
 #include "hash.h"
 #ifdef __SSE2__
