@@ -11,7 +11,6 @@ from collections import deque
 def tiny(count: str, how: str) -> dict[str, object]:
     """Many tasks of 100 bytes through three pools; milliseconds per task, once a hundred are through."""
     import gristmill.core.run.schedule
-
     from gristmill import Pipeline, RayActorPoolExecutor, RayDataExecutor, Task, XennaExecutor, processing_stage
 
     if how == "single":

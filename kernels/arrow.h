@@ -32,7 +32,7 @@ struct ArrowArray {
     void *private_data;
 };
 
-/* A column that Python has exported: its memory is valid while `owner` is held. */
+/* A column exported by Python: its memory is valid while `owner` is held. */
 typedef struct {
     PyObject *owner;
     const struct ArrowArray *array;

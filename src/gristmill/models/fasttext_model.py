@@ -42,7 +42,7 @@ class FastTextModel:
     def check(self) -> None:
         require("fasttext", "lang", self.purpose)
         if not self.file().is_file():
-            raise InputError(f"{self.purpose}: there is no file {self.path}: give the path of a .bin or .ftz model")
+            raise InputError(f"{self.purpose}: there is no model {self.path}: give the path of a .bin or .ftz file")
 
     def file(self) -> Path:
         if self.path is not None:
