@@ -1,5 +1,5 @@
-/* Anchors: of each window of n bytes the place of k bytes in it whose hash is least. Equal windows have the same one, and
-   neighbours share it as a rule, so that few places stand for all windows. */
+/* Anchors: in each window of n bytes, the position of the k bytes with the smallest hash. Equal windows have the same
+   anchor, and neighbouring windows usually share one, so a few positions represent all windows. */
 
 #include "dedup.h"
 
@@ -22,7 +22,7 @@ static int add_anchor(Anchors *a, int64_t row, int64_t first, int64_t last, int6
     return 0;
 }
 
-/* Of equal hashes the last: in a run of one character each window has the next place, and none is looked for again. */
+/* Of equal hashes the last wins: in a run of one character each window has the next position, and none is searched twice. */
 static int find_anchors(Anchors *a, int64_t row, Text text) {
     int64_t windows = text.size - a->n + 1, span = a->n - a->k + 1, place = -1, first = 0;
     if (windows < 1)

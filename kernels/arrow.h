@@ -1,4 +1,4 @@
-/* Arrow's C data interface, as far as the kernels need it: columns of strings, of bytes and of booleans, read where they lie. */
+/* The part of Arrow's C data interface that the kernels need: columns of strings, bytes and booleans, read in place. */
 
 #ifndef GRISTMILL_ARROW_H
 #define GRISTMILL_ARROW_H
@@ -32,7 +32,7 @@ struct ArrowArray {
     void *private_data;
 };
 
-/* A column that Python has exported: its memory is valid while `owner` is held. */
+/* A column exported by Python: its memory is valid while `owner` is held. */
 typedef struct {
     PyObject *owner;
     const struct ArrowArray *array;

@@ -1,4 +1,4 @@
-/* Documents 64 bytes at a time: which bytes are spaces, line ends, and parts of characters beyond ASCII. */
+/* Reads documents in blocks of 64 bytes, with bit masks of spaces, line ends and non-ASCII characters. */
 
 #ifndef GRISTMILL_BLOCK_H
 #define GRISTMILL_BLOCK_H
@@ -54,7 +54,7 @@ static inline Block look_at(const uint8_t *p) {
 }
 #endif
 
-/* The block at `p`; what lies beyond the end of the document is space. */
+/* The block at `p`; bytes beyond the end of the document count as space. */
 static inline Block load_block(const uint8_t *p, const uint8_t *end) {
     if (end - p >= BLOCK)
         return look_at(p);
@@ -67,7 +67,7 @@ static inline Block load_block(const uint8_t *p, const uint8_t *end) {
 /* The bits of the bytes before byte i. */
 static inline uint64_t before(int i) { return ((uint64_t)1 << i) - 1; }
 
-/* Marks the bytes of a space beyond ASCII; what does not fit into this block is for the next one. */
+/* Marks the bytes of a non-ASCII space; those beyond this block are carried to the next one. */
 static inline void mark_space(Block *block, int i, int size, uint64_t *carry) {
     block->space |= before(size) << i;
     if (i + size > BLOCK)

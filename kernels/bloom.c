@@ -1,4 +1,4 @@
-/* A Bloom filter over hashes of 128 bits: a bit for each of `probes` places that a hash names. */
+/* A Bloom filter over 128-bit hashes: each hash sets `probes` bits. */
 
 #include "dedup.h"
 

@@ -1,15 +1,15 @@
-/* Classes of characters, from the Unicode tables of the Python that runs: they are what its str methods say. */
+/* Character classes, from the Unicode tables of the running Python, so that they agree with its str methods. */
 
 #include "text.h"
 
-#define TABLE 0x40000 /* beyond it there are no letters, digits or spaces to this day; Python is asked */
+#define TABLE 0x40000 /* no letters, digits or spaces are assigned beyond it so far; Python decides */
 
 uint64_t byte_lanes[256];
 uint64_t lanes_of[256];
 uint64_t hash_seed;
 static uint8_t table[TABLE];
 
-/* Alphabetic, though no letters: letter-like numbers, and letters in circles and squares. */
+/* Alphabetic but not letters: letter-like numbers, and enclosed letters. */
 static const uint32_t letter_like[][2] = {
     {0x16EE, 0x16F0},   {0x2160, 0x2182},   {0x2185, 0x2188},   {0x24B6, 0x24E9},   {0x3007, 0x3007},
     {0x3021, 0x3029},   {0x3038, 0x303A},   {0xA6E6, 0xA6EF},   {0x10140, 0x10174}, {0x10341, 0x10341},

@@ -1,8 +1,8 @@
-/* Connected components in memory: a forest in which each tree becomes a component. */
+/* Connected components in memory, by union-find: each tree of the forest becomes a component. */
 
 #include "dedup.h"
 
-/* Nodes by the id that users know them by. */
+/* Maps the ids of nodes to indices. */
 typedef struct {
     int64_t *ids;
     uint32_t *slots; /* index of a node, plus one; 0: free */
@@ -28,7 +28,7 @@ static uint32_t root_of(uint32_t *parents, uint32_t node) {
     return node;
 }
 
-/* The root of a tree is its least id, so that a component has the same name however its edges came. */
+/* The root of a tree is its smallest id, so that the name of a component does not depend on the order of edges. */
 static void join(Forest *forest, uint32_t a, uint32_t b) {
     a = root_of(forest->parents, a), b = root_of(forest->parents, b);
     if (a == b)

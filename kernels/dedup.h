@@ -1,5 +1,5 @@
-/* What module.c registers for gristmill.dedup. Each function is defined in dedup/columns/reference.py, those of keys.c
-   beside what calls them. */
+/* The functions that module.c registers for gristmill.dedup. Each is defined in dedup/columns/reference.py, those of keys.c
+   next to their callers. */
 
 #ifndef GRISTMILL_DEDUP_H
 #define GRISTMILL_DEDUP_H

@@ -1,4 +1,4 @@
-/* From the mean of the rows of a text to its best label, and the two functions that Python calls. */
+/* Predicts the label of a text from the mean of its rows; and the two functions that Python calls. */
 
 #include "fasttext.h"
 #include <math.h>
@@ -25,13 +25,13 @@ static float output_of(const Reading *reading, int64_t row) {
     return sum * ((const float *)model->held[SCALES].buf)[row];
 }
 
-/* The chance of going to the right at a node of the tree. */
+/* The probability of the right child at a node of the tree. */
 static float turn(const Reading *reading, int64_t node) {
     float output = output_of(reading, node - reading->model->labels);
     return (float)(1. / (1 + expf(-output)));
 }
 
-/* No deeper than DEEPEST, which tree_open has seen to. */
+/* Recurses at most DEEPEST levels, which tree_open ensures. */
 static void search_tree(Search *search, int32_t node, float score) {
     const FastText *model = search->reading->model;
     if (score < search->floor || (search->label >= 0 && score < search->score))
@@ -46,7 +46,7 @@ static void search_tree(Search *search, int32_t node, float score) {
     search_tree(search, children[1], score + log_of(right));
 }
 
-/* The chance of one leaf: the way to it, from the root. */
+/* The probability of one leaf: the product along the path from the root. */
 static float chance_in_tree(const Reading *reading, int32_t label, float floor) {
     const FastText *model = reading->model;
     int32_t path[DEEPEST + 1];
@@ -80,7 +80,7 @@ static void softmax(float *outputs, int64_t count) {
         outputs[i] /= sum;
 }
 
-/* Without a tree, the chances of all labels are needed for that of one, but for those that are independent. */
+/* Without a tree, the probability of one label needs the scores of all, unless labels are independent. */
 static float choose(Reading *reading, int32_t *label) {
     const FastText *model = reading->model;
     for (int64_t i = 0; i < model->labels; i++) {
@@ -92,13 +92,13 @@ static float choose(Reading *reading, int32_t *label) {
     if (*label < 0) {
         *label = 0;
         for (int64_t i = 1; i < model->labels; i++)
-            if (log_of(reading->outputs[i]) >= log_of(reading->outputs[*label])) /* of equal ones the last */
+            if (log_of(reading->outputs[i]) >= log_of(reading->outputs[*label])) /* the last of equal ones */
                 *label = (int32_t)i;
     }
     return expf(log_of(reading->outputs[*label]));
 }
 
-/* The chance of a label, or that of the best, which is then put in its place. */
+/* The probability of *label; if it is below 0, that of the best label, which is stored there. */
 static float judge(Reading *reading, int32_t *label) {
     const FastText *model = reading->model;
     float share = (float)(1.0 / (double)reading->count);
@@ -122,7 +122,7 @@ static int is_space(const uint8_t *p, const uint8_t *end, int *size) {
     return ((character < 0x80 ? byte_lanes[character] : lanes_of[class_of(character)]) & IS_SPACE) != 0;
 }
 
-/* Without white space around it, as Python knows it. */
+/* Strips white space as Python defines it. */
 static Text strip(Text text) {
     const uint8_t *p = text.bytes, *end = p + text.size;
     int size;
@@ -139,7 +139,7 @@ static Text strip(Text text) {
     return (Text){p, end - p};
 }
 
-/* With `wanted` below 0 the best label of each text, and of blank ones none. */
+/* If `wanted` is below 0, the best label of each text, and none for blank texts. */
 static int judge_all(Reading *reading, const Column *texts, int32_t wanted, int32_t *labels, float *chances) {
     for (int64_t row = 0; row < texts->array->length; row++) {
         Text text = column_text(texts, row);
@@ -181,7 +181,7 @@ static PyObject *predict_column(FastText *model, const Column *texts, int32_t wa
     PyObject *result = NULL;
     int failed = !labels || !chances || !reading;
     if (!failed) {
-        reading->memory = model->memory, model->memory = NULL; /* a second thread has one of its own */
+        reading->memory = model->memory, model->memory = NULL; /* a second thread allocates its own */
         Py_BEGIN_ALLOW_THREADS;
         failed = reading_open(reading, model) ||
                  judge_all(reading, texts, wanted, (int32_t *)(void *)PyBytes_AS_STRING(labels),
@@ -234,7 +234,7 @@ static void model_free(FastText *model) {
 
 static void capsule_free(PyObject *capsule) { model_free(PyCapsule_GetPointer(capsule, CAPSULE)); }
 
-/* Each node is the child of one with a greater number, once, and none is deeper than DEEPEST. */
+/* Checks that each node is the child of exactly one node with a greater number, and none is deeper than DEEPEST. */
 static const char *tree_open(FastText *model) {
     int64_t leaves = model->labels, nodes = 2 * leaves - 1;
     const int32_t *children = model->held[TREE].buf;
@@ -306,7 +306,7 @@ static const char *model_open(FastText *model) {
     return dictionary_open(model) ? "there is no memory" : NULL;
 }
 
-/* The numbers are checked here, since nothing else keeps a damaged model from reading where it must not. */
+/* Checks the numbers: nothing else keeps a damaged model from reading out of bounds. */
 PyObject *fasttext_open(PyObject *Py_UNUSED(self), PyObject *args) {
     PyObject *entries, *buffers;
     FastText *model = calloc(1, sizeof *model);

@@ -1,16 +1,16 @@
-/* Models of fastText: from texts to rows of the input matrix, and from their mean to a label. The numbers of floats are
-   added up in the order in which the library `fasttext` adds them, so that the results have the same bits. */
+/* fastText models: maps texts to rows of the input matrix, and the mean of the rows to a label. Floats are added in the
+   same order as in the library `fasttext`, so that results are equal to the last bit. */
 
 #ifndef GRISTMILL_FASTTEXT_H
 #define GRISTMILL_FASTTEXT_H
 
 #include "text.h"
 
-#define IDS 4096 /* rows that are gathered before they are added */
+#define IDS 4096 /* rows collected before they are added */
 
 enum { LOSS_TREE = 1, LOSS_SAMPLES, LOSS_SOFTMAX, LOSS_EACH };
 
-/* What words became rows, so that a word that comes again costs one look. */
+/* A cache of the rows of words, so that a repeated word costs one lookup. */
 typedef struct {
     uint32_t *slots; /* two for each place: part of a hash, and where the entry begins; 0: free */
     uint32_t mask;
@@ -31,10 +31,10 @@ typedef struct {
     uint64_t mask;
     int32_t *parents; /* of the nodes of the tree */
     float sigmoids[513];
-    Memory *memory; /* NULL while somebody uses it */
+    Memory *memory; /* NULL while a call uses it */
 } FastText;
 
-/* What one call has in hand. */
+/* The state of one call. */
 typedef struct {
     const FastText *model;
     Memory *memory;

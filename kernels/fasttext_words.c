@@ -1,4 +1,4 @@
-/* Words of a text as rows of a fastText model: the word itself, if it is known, and runs of its characters. */
+/* Maps the words of a text to rows of a fastText model: the word itself, if it is known, and its character n-grams. */
 
 #include "fasttext.h"
 
@@ -9,7 +9,7 @@
 #define LONGEST_WORD_KEPT 48
 #define MOST_IDS_KEPT 512
 #define MOST_BYTES_KEPT (12u << 20)
-#define AHEAD 16 /* words whose places in memory are fetched before they are needed */
+#define AHEAD 16 /* words whose slots are prefetched */
 
 static const char end_of_line[] = "</s>";
 static const char label_prefix[] = "__label__";
@@ -26,7 +26,7 @@ typedef struct {
     uint64_t hash;
 } Word;
 
-/* As the library does it: bytes are signed. */
+/* Bytes are signed, as in the library. */
 static inline uint32_t fnv_step(uint32_t hash, uint8_t byte) { return (hash ^ (uint32_t)(int32_t)(int8_t)byte) * FNV_PRIME; }
 
 static uint32_t fnv(const uint8_t *p, size_t size) {
@@ -38,7 +38,7 @@ static uint32_t fnv(const uint8_t *p, size_t size) {
 
 /* -- the dictionary ------------------------------------------------------------------------------------- */
 
-/* The place of a word: that of its entry, or a free one. */
+/* The slot of a word: that of its entry, or a free one. */
 static uint64_t place_of(const FastText *model, const uint8_t *p, size_t size, uint64_t hash) {
     uint64_t at = hash & model->mask;
     for (; model->slots[2 * at + 1]; at = (at + 1) & model->mask)
@@ -75,13 +75,13 @@ int dictionary_open(FastText *model) {
 
 typedef float Four __attribute__((vector_size(16)));
 
-static inline Four load_four(const uint8_t *p) { /* the matrix may lie anywhere in a file */
+static inline Four load_four(const uint8_t *p) { /* the matrix in the file may be unaligned */
     Four four;
     memcpy(&four, p, sizeof four);
     return four;
 }
 
-/* Models that tell languages have 16 numbers to a row, as a rule: the sums stay in registers. */
+/* Language identification models usually have 16 numbers per row: the sums stay in registers. */
 static void add_sixteens(float *sum, const uint8_t *rows, const int32_t *ids, int count) {
     Four sums[4];
     memcpy(sums, sum, sizeof sums);
@@ -130,7 +130,7 @@ static inline void push(Reading *reading, int32_t id) {
     reading->ids[reading->used++] = id;
 }
 
-/* The row of a bucket, if there is one: of a pruned model few are left. */
+/* The row of a bucket, if it has one: a pruned model has few. */
 static inline void push_bucket(Reading *reading, uint32_t bucket) {
     const FastText *model = reading->model;
     if (!model->pruned) {
@@ -151,7 +151,7 @@ static inline uint32_t bucket_of(const FastText *model, uint32_t hash) {
 
 static inline int inside(uint8_t byte) { return (byte & 0xC0) == 0x80; }
 
-/* Runs of `least` to `most` characters. Those that begin at one place have hashes that begin alike. */
+/* Character n-grams of `least` to `most` characters. Those from one position share the start of their hash. */
 static void push_runs(Reading *reading, const uint8_t *word, size_t size) {
     const FastText *model = reading->model;
     for (size_t i = 0; i < size; i++) {
@@ -210,7 +210,7 @@ static void take_place(const Memory *memory, uint64_t hash, size_t entry) {
     memory->slots[2 * at] = (uint32_t)(hash >> 32), memory->slots[2 * at + 1] = (uint32_t)entry;
 }
 
-/* Few words have few places, which stay in the processor's cache. */
+/* The table starts small, so that it stays in the processor's cache. */
 static int grow(Memory *memory) {
     uint32_t *slots = calloc(2 * ((size_t)memory->mask + 1), 8);
     if (!slots)
@@ -228,7 +228,7 @@ static int grow(Memory *memory) {
     return 0;
 }
 
-/* What is full is emptied: words that come often are soon there again. */
+/* A full cache is emptied: frequent words soon return. */
 static int keep_in_mind(Memory *memory, Word word, Entry made, const int32_t *ids) {
     size_t at = ids_at(made.size), size = at + 4 * (size_t)made.count;
     if (memory->used + size > MOST_BYTES_KEPT || memory->count >= MOST_PLACES / 2) {
@@ -259,13 +259,13 @@ static int add_hash(Reading *reading, uint32_t hash) {
     return 0;
 }
 
-/* A word that is not in memory. */
+/* A word that is not in the cache. */
 static int add_new_word(Reading *reading, Word word, int keep) {
     const FastText *model = reading->model;
     int64_t entry = find_entry(model, word.bytes, word.size, word.hash);
     size_t prefix = sizeof label_prefix - 1;
     if (entry >= model->words || (entry < 0 && word.size >= prefix && !memcmp(word.bytes, label_prefix, prefix)))
-        return 0; /* a label is no word */
+        return 0; /* labels are not words */
     if (IDS - reading->used <= MOST_IDS_KEPT)
         flush(reading);
     int start = reading->used;
@@ -299,7 +299,7 @@ static int add_word(Reading *reading, Word word) {
     return add_hash(reading, entry->fnv);
 }
 
-/* The end of the line is a word too, but has no runs of characters. */
+/* The end of the line is a word too, but has no character n-grams. */
 static int add_end(Reading *reading) {
     const uint8_t *p = (const uint8_t *)end_of_line;
     size_t size = sizeof end_of_line - 1;
@@ -311,7 +311,7 @@ static int add_end(Reading *reading) {
     return add_hash(reading, fnv(p, size));
 }
 
-/* Runs of 2 words and more. The library has the hashes of words as signed numbers. */
+/* Word n-grams from 2 words on. The library treats the hashes of words as signed numbers. */
 static void push_word_runs(Reading *reading) {
     const FastText *model = reading->model;
     const int32_t *hashes = reading->hashes.memory;

@@ -1,4 +1,4 @@
-/* Hashes of rows, and of the pieces of rows of fixed size. */
+/* Hashes of rows, and of fixed-size pieces of rows. */
 
 #include "dedup.h"
 

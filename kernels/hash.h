@@ -1,5 +1,5 @@
-/* Hashes that mean the same on every machine. dedup/columns/reference.py defines them, and dedup/columns/column_hashes.py says what goes with
-another choice. */
+/* Hashes that are the same on every machine. dedup/columns/reference.py defines them; dedup/columns/column_hashes.py explains
+   what depends on this choice. */
 
 #ifndef GRISTMILL_HASH_H
 #define GRISTMILL_HASH_H
@@ -41,7 +41,7 @@ static inline void store8(uint8_t *p, uint64_t value) {
     memcpy(p, &value, 8);
 }
 
-/* Sends each number to another one, without an order that can be seen. */
+/* A bijective mixing function. */
 static inline uint64_t scramble(uint64_t x) {
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
     x = (x ^ x >> 27) * 0x94D049BB133111EBu;

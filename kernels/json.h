@@ -1,4 +1,4 @@
-/* JSON lines to columns and back: the functions that the module offers. */
+/* JSON lines to columns and back: the functions that the module exports. */
 
 #ifndef GRISTMILL_JSON_H
 #define GRISTMILL_JSON_H

@@ -1,5 +1,5 @@
-/* JSON lines that nobody has to look into: which of them are kept, and how they would be written. Both work in place, since
-what comes out is never longer than what was there. */
+/* Copies JSON lines without parsing them: selects lines, and rewrites them as orjson would write them. Both work in place,
+   since the result is never longer than the input. */
 
 #include "json_text.h"
 

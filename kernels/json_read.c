@@ -1,7 +1,7 @@
-/* Blocks of JSON lines to columns, for the lines that most files consist of: objects whose keys hold strings, or other
-values, but not both. Keys may be in any order, and what an object lacks is null. Strings are decoded here, into the memory
-of an Arrow column; other values are collected as JSON text and left to Python. Of anything that is not like that, or not
-right, nothing is said but that it is so: Python then reads the block line by line, and knows what to tell. */
+/* Parses blocks of JSON lines into columns, for the most common kind: objects whose keys hold either strings or other
+   values, but not both. Keys may be in any order; missing keys are null. Strings are decoded into the memory of an Arrow
+   column; other values are collected as JSON text for Python to parse. For any other input, including invalid JSON, the
+   result only says so: Python then reads the block line by line and reports the error. */
 
 #include "json_text.h"
 #include "utf8.h"
@@ -12,10 +12,10 @@ enum { UNKNOWN, STRINGS, OTHERS };
 enum { FINE = 0, UNLIKE = 1, NO_MEMORY = -1 };
 #define MOST_COLUMNS 256
 #define LARGE (1 << 18)
-#define PIECE (1 << 18) /* so much of a file is read at a time: it stays in the processor's cache until it is parsed */
+#define PIECE (1 << 18) /* bytes of a file read at a time: they stay in the processor's cache until they are parsed */
 
 typedef struct {
-    Heap spelling; /* the key as it first stood in the block, with its escapes */
+    Heap spelling; /* the key as first written in the block, with its escapes */
     Heap key;
     int64_t seen; /* one more than the last row that has it */
     int kind;
@@ -46,7 +46,7 @@ static inline void skip_blanks(Reader *r, const uint8_t *end) {
 /* -- strings ------------------------------------------------------------------------------------------------- */
 
 #ifdef __SSE2__
-/* Which of 16 bytes do not stand for themselves in a string. */
+/* Which of 16 bytes need decoding or end a string. */
 static inline unsigned not_plain(__m128i bytes) {
     __m128i quotes = _mm_cmpeq_epi8(bytes, _mm_set1_epi8('"')), slashes = _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\\'));
     __m128i low = _mm_cmpeq_epi8(_mm_min_epu8(bytes, _mm_set1_epi8(0x1F)), bytes);
@@ -109,7 +109,7 @@ static uint8_t *unescape(Reader *r, const uint8_t **p, const uint8_t *end, uint8
 ALWAYS_INLINE int decode_string(Reader *r, const uint8_t *end, Heap *to, int wide) {
     size_t most = (size_t)(end - r->p), rest = (size_t)(r->end - r->p) + r->later;
     if (to->room.size > LARGE && to->size + most > to->room.size && rest > most && !heap_fit(to, rest))
-        return NO_MEMORY; /* grown once, it is not copied again and again; what is not used is never touched */
+        return NO_MEMORY; /* reserved once, to avoid repeated copies; unused pages are never touched */
     uint8_t *start = heap_reserve(to, most), *out = start;
     if (!start)
         return NO_MEMORY;
@@ -163,7 +163,7 @@ PyObject *json_wide(PyObject *Py_UNUSED(self), PyObject *wanted) {
 
 /* -- values --------------------------------------------------------------------------------------------------- */
 
-/* Finds the end of a value that is no string. Whether it is JSON is seen later. */
+/* Finds the end of a value other than a string. Python checks later whether it is valid JSON. */
 static int skip_value(Reader *r, const uint8_t *end) {
     int64_t depth = 0;
     const uint8_t *start = r->p;
@@ -218,13 +218,13 @@ static int add_null(Values *v, int64_t row) {
     v->nulls++;
     if (v->kind == OTHERS)
         return append(&v->bytes, "null,", 5);
-    if (v->kind == UNKNOWN) /* of what, a later row will say */
+    if (v->kind == UNKNOWN) /* a later row determines the type */
         return FINE;
     int failed = add_flag(v, 0, row);
     return failed ? failed : add_end(v);
 }
 
-/* The first value that is not null says what the column holds. */
+/* The first value that is not null determines the type of the column. */
 static int begin_kind(Values *v, int kind, int64_t row) {
     v->kind = kind;
     int64_t nulls = v->nulls;
@@ -262,7 +262,7 @@ static int read_value(Reader *r, const uint8_t *end, Values *v) {
 
 /* -- lines ---------------------------------------------------------------------------------------------------- */
 
-/* Whether the key that begins after a quote is spelled as that of a column. */
+/* Whether the key that begins after a quote is spelled like that of a column. */
 static inline int is_spelled(const Values *v, const uint8_t *p, const uint8_t *end) {
     size_t size = v->spelling.size;
     return (size_t)(end - p) > size && p[size] == '"' && (!size || !memcmp(p, v->spelling.room.memory, size));
@@ -279,7 +279,7 @@ static int add_column(Reader *r, const uint8_t *spelling, size_t size) {
     return failed ? failed : append(&v->key, r->key.room.memory, r->key.size);
 }
 
-/* Finds the column of the key that begins after a quote, which is as a rule the one that is expected. */
+/* Finds the column of the key that begins after a quote, usually the expected one. */
 static int find_column(Reader *r, const uint8_t *end, int *index) {
     if (*index < r->count && is_spelled(&r->columns[*index], r->p, end)) {
         r->p += r->columns[*index].spelling.size + 1;
@@ -301,7 +301,7 @@ static int find_column(Reader *r, const uint8_t *end, int *index) {
     return add_column(r, start, (size_t)(r->p - 1 - start));
 }
 
-/* Reads a key and the colon. An object that has a key twice is left to Python. */
+/* Reads a key and the colon. An object with a duplicate key is left to Python. */
 static int read_key(Reader *r, const uint8_t *end, int *index) {
     skip_blanks(r, end);
     if (r->p == end || *r->p++ != '"')
@@ -320,7 +320,7 @@ static int read_key(Reader *r, const uint8_t *end, int *index) {
     return r->p == end ? UNLIKE : FINE;
 }
 
-/* What the object lacks is null. */
+/* Missing keys are null. */
 static int end_object(Reader *r, const uint8_t *end, int keys) {
     r->p++;
     skip_blanks(r, end);
@@ -405,7 +405,7 @@ static int read_pieces(Reader *r, int file, int64_t position, size_t size, int w
             return NO_MEMORY;
         ssize_t found = pread(file, to, more, (off_t)(position + (int64_t)done));
         if (found < 0 || (!found && whole))
-            return UNLIKE; /* Python reads it again, and tells what is wrong */
+            return UNLIKE; /* Python reads it again and reports the error */
         done += (size_t)found;
         is_last = !found || (whole && done == size);
         r->p = piece->room.memory, r->end = r->p + held + found, r->later = there > done ? there - done : 0;
@@ -447,7 +447,7 @@ static PyTypeObject owned_type = {
     .tp_flags = Py_TPFLAGS_DEFAULT,
 };
 
-/* What was collected; it is no longer the heap's. */
+/* Takes the collected bytes from the heap. */
 static PyObject *as_object(Heap *heap) {
     if (PyType_Ready(&owned_type))
         return NULL;
@@ -527,7 +527,7 @@ static Reader *reader_new(void) {
     return r;
 }
 
-/* What json_columns answers; the reader is no longer needed. */
+/* The result of json_columns; releases the reader. */
 static PyObject *end_reader(Reader *r, int failed) {
     PyObject *result = NULL;
     if (failed == NO_MEMORY)

@@ -1,4 +1,4 @@
-/* What strings are in JSON text: which bytes stand for themselves, and what escapes there are, as orjson writes them. */
+/* Strings in JSON text: which bytes need no escape, and the escapes, as orjson writes them. */
 
 #ifndef GRISTMILL_JSON_TEXT_H
 #define GRISTMILL_JSON_TEXT_H

@@ -1,4 +1,4 @@
-/* Rows of columns to JSON lines: strings are escaped, as orjson escapes them; other columns hold JSON text already. */
+/* Writes rows of columns as JSON lines: strings are escaped as orjson does it; other columns hold JSON text already. */
 
 #include "json_text.h"
 

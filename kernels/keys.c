@@ -1,5 +1,5 @@
-/* Keys that are hashes: which partition each goes to, the rows of each partition, and which keys are not alone. core/arrow/hash_partitioning.py
-   and dedup/columns/arrow_numpy.py define the results. */
+/* Keys that are hashes: the partition of each key, the rows of each partition, and the keys that occur more than once.
+   core/arrow/hash_partitioning.py and dedup/columns/arrow_numpy.py define the results. */
 
 #include "dedup.h"
 

@@ -1,7 +1,7 @@
-/* MinHash signatures. Each bin of a signature holds the least number that a shingle has there. In a round, each shingle
-   falls into one bin, and only bins that no round before has filled take a number; so a long document needs a single
-   hash for each shingle, and a short one some rounds. For each bin, the chance that two documents have the same number
-   is their Jaccard similarity: it is a minimum over the same order of all shingles. */
+/* MinHash signatures. Each bin of a signature holds the smallest value of the shingles that fall into it. In a round, each
+   shingle falls into one bin, and only bins that earlier rounds left empty take a value; so a long document needs one
+   hash per shingle, and a short one a few rounds. For each bin, the probability that two documents have the same value is
+   their Jaccard similarity, because the value is a minimum over the same random order of all shingles. */
 
 #include "dedup.h"
 #include "minhash.h"
@@ -14,7 +14,7 @@ static void first_round(const uint64_t *shingles, int64_t count, uint64_t *bins,
     for (int64_t i = 0; i < count; i++) {
         uint64_t hash = scramble(shingles[i]), bin = (hash >> 32) * size >> 32, value = turn(hash);
         uint64_t least = bins[bin];
-        bins[bin] = value < least ? value : least; /* without a branch, which would be guessed wrongly too often */
+        bins[bin] = value < least ? value : least; /* branchless: the branch would be mispredicted too often */
     }
 }
 
@@ -25,11 +25,11 @@ static void next_round(const uint64_t *shingles, int64_t count, uint64_t *bins, 
         uint64_t hash = scramble(shingles[i] + round * GOLDEN), bin = (hash >> 32) * size >> 32;
         uint64_t value = turn(hash) | taken[bin];
         uint64_t least = bins[bin];
-        bins[bin] = value < least ? value : least; /* without a branch, which would be guessed wrongly too often */
+        bins[bin] = value < least ? value : least; /* branchless: the branch would be mispredicted too often */
     }
 }
 
-/* A round for one bin alone: small documents would else wait long for the last bins. */
+/* A round for a single bin: otherwise small documents would need many rounds for the last bins. */
 static uint64_t fill(const uint64_t *shingles, int64_t count, uint64_t round) {
     uint64_t least = FREE;
     for (int64_t i = 0; i < count; i++) {

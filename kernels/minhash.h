@@ -1,4 +1,4 @@
-/* MinHash signatures of one document, for those who have its shingles. */
+/* MinHash signatures of one document, given its shingles. */
 
 #ifndef GRISTMILL_MINHASH_H
 #define GRISTMILL_MINHASH_H

@@ -1,4 +1,5 @@
-/* gristmill._kernels: loops over Arrow columns that Python would be slow at. text/statistics/reference.py defines the results. */
+/* The module gristmill._kernels: loops over Arrow columns that would be slow in Python. text/statistics/reference.py
+   defines the results. */
 
 #include "dedup.h"
 #include "fasttext.h"
@@ -29,7 +30,7 @@ static int ngram_number(const char *name, const char *family, int first) {
     return *end || n < 1 || n > MAX_N ? -1 : first + (int)n;
 }
 
-/* The number of a statistic, or -1. */
+/* The index of a statistic, or -1. */
 static int number_of(const char *name) {
     for (int i = 0; i < TOP; i++)
         if (!strcmp(name, names[i]))
@@ -59,7 +60,7 @@ static void want(Wanted *wanted, int number) {
     wanted->boilerplate |= number == BOILERPLATE_PARAGRAPHS || number == LOREM_PARAGRAPHS;
 }
 
-/* Returns -1 when there is no memory, -2 for a document that is too long to count. */
+/* Returns -1 if out of memory, -2 for a document that is too long to count. */
 static int count_document(Text text, const Wanted *wanted, int64_t *stats, Scratch *scratch) {
     memset(stats, 0, STATS * sizeof *stats);
     if (text.size > (int64_t)UINT32_MAX - 16)
@@ -94,7 +95,7 @@ static int count_all(const Column *texts, const Column *mask, const Wanted *want
     return failed;
 }
 
-/* Reads the names, and makes an object of bytes for each. */
+/* Reads the names, and creates a bytes object for each. */
 static PyObject *plan_columns(PyObject *wanted_names, int64_t rows, Wanted *wanted, int *numbers, int64_t **columns) {
     Py_ssize_t count = PyTuple_GET_SIZE(wanted_names);
     PyObject *result = PyTuple_New(count);

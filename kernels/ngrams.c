@@ -1,8 +1,7 @@
-/* Runs of n words that come again in a document.
+/* Word n-grams that occur more than once in a document.
 
-Each different word gets a number, then each different pair of words, triple and so on, made from the numbers of the
-two shorter runs that it consists of. A run can only come again where both of these do, so longer runs look at few
-places. */
+   Each distinct word gets a number, then each distinct pair of words, triple and so on, from the numbers of the two shorter
+   n-grams that it consists of. An n-gram can only repeat where both of these do, so longer n-grams examine few positions. */
 
 #include "block.h"
 
@@ -28,7 +27,7 @@ typedef struct {
     uint32_t *ids;    /* of the run that starts at each word, where it is active */
     uint32_t *counts; /* by id */
     uint32_t *firsts; /* by id: the word it first starts at */
-    uint32_t *active; /* words at which a run starts that comes again */
+    uint32_t *active; /* words at which a repeated n-gram starts */
     size_t word_count, active_count;
     Scratch *scratch;
 } Runs;
@@ -77,7 +76,7 @@ static size_t table_size(size_t entries) {
     return size;
 }
 
-/* Numbers the words, in order of appearance. Returns how many different ones there are, or -1 without memory. */
+/* Numbers the words in order of appearance. Returns the number of distinct ones, or -1 if out of memory. */
 static int64_t number_words(Runs *r) {
     Scratch *scratch = r->scratch;
     size_t count = r->word_count, size = table_size(count), different = 0;
@@ -120,7 +119,7 @@ static void note_active(Runs *r, const uint32_t *places, size_t count) {
     size_t active = 0;
     for (size_t i = 0; i < count; i++) {
         uint32_t place = places ? places[i] : (uint32_t)i;
-        r->active[active] = place; /* without a branch, which would be guessed wrongly half of the time */
+        r->active[active] = place; /* branchless: the branch would be mispredicted half of the time */
         active += r->counts[r->ids[place]] > 1;
     }
     r->active_count = active;
@@ -158,7 +157,7 @@ static int64_t lengthen(Runs *r) {
     return different;
 }
 
-/* The characters in runs that were there before, each counted once, with the spaces between their words. */
+/* The characters in repeated n-grams, each counted once, with the spaces between their words. */
 static int64_t duplicate_chars(const Runs *r, int n) {
     int64_t sum = 0, done = 0; /* words up to `done` are counted */
     for (size_t i = 0; i < r->active_count; i++) {
@@ -173,7 +172,7 @@ static int64_t duplicate_chars(const Runs *r, int n) {
     return sum;
 }
 
-/* How many characters vanish when every literal occurrence of the run at a word is removed from the text. */
+/* The number of characters removed if every literal occurrence of the n-gram at a word is removed from the text. */
 static int64_t literal_chars(const Runs *r, size_t place, int n) {
     size_t size = (size_t)n - 1;
     for (int i = 0; i < n; i++)

@@ -1,5 +1,5 @@
-/* Text in a form in which differences that do not matter are gone. What becomes of a character stands in a table that
-   Python makes. Rows with a character that the table leaves to Python are left out. */
+/* Normalises text, so that insignificant differences disappear. Python builds the table of replacements for characters.
+   Rows with a character that the table leaves to Python are skipped. */
 
 #include "dedup.h"
 

@@ -1,9 +1,9 @@
-/* Runs of words that are in a table: which documents have words in a row that an evaluation set has. */
+/* Finds word n-grams that are in a table: which documents share a run of words with an evaluation set. */
 
 #include "dedup.h"
 #include "shingles.h"
 
-#define AHEAD 16 /* runs whose place in the table is fetched before it is needed */
+#define AHEAD 16 /* n-grams whose slot is prefetched */
 
 typedef struct {
     int64_t row, word;
@@ -19,7 +19,7 @@ typedef struct {
     size_t count;
 } Search;
 
-/* The key of a run of n words: runs of other lengths have other keys. Never 0. */
+/* The key of an n-gram, which depends on n. Never 0. */
 static inline uint64_t key_of(uint64_t shingle, int64_t n) {
     uint64_t key = scramble(shingle + (uint64_t)n * GOLDEN);
     return key ? key : 1;
@@ -68,7 +68,7 @@ static int search_all(const Column *texts, const Shingling *how, Search *search)
     return failed;
 }
 
-/* ngram_table(keys): twice as many places as there are keys, or more; their number is a power of two. */
+/* ngram_table(keys): a table of at least twice as many slots as keys, a power of two. */
 PyObject *ngram_table(PyObject *Py_UNUSED(self), PyObject *args) {
     Py_buffer keys;
     if (!PyArg_ParseTuple(args, "y*", &keys))

@@ -1,4 +1,4 @@
-/* The true Jaccard similarity: of given pairs of texts, and of all pairs of a sample. */
+/* Exact Jaccard similarity: of given pairs of texts, and of all pairs of a sample. */
 
 #include "dedup.h"
 #include "shingles.h"
@@ -104,7 +104,7 @@ PyObject *jaccard(PyObject *Py_UNUSED(self), PyObject *args) {
 
 /* -- all pairs ----------------------------------------------------------------------------------------- */
 
-/* Where a shingle occurs: a list of documents, the last one first. */
+/* The documents that contain a shingle, as a list, the last one first. */
 typedef struct {
     uint32_t row, next; /* index of the next, plus one; 0: none */
 } Place;

@@ -1,4 +1,4 @@
-/* One pass over a document: its characters by class, its words, lines and paragraphs. */
+/* Scans a document in one pass: counts its characters by class, its words, lines and paragraphs. */
 
 #include "block.h"
 
@@ -22,7 +22,7 @@ typedef struct {
 
 /* -- words ----------------------------------------------------------------------------------------------- */
 
-/* Phrases of notices, cut at a space: what stands before it, and what after it. In lower case. */
+/* Phrases of legal notices in lower case, split at a space into the parts before and after it. */
 static const struct {
     const char *before, *after;
 } phrases[] = {
@@ -49,7 +49,7 @@ static const struct {
 
 static inline int lower(uint8_t c) { return c >= 'A' && c <= 'Z' ? c + 32 : c; }
 
-/* The Kelvin sign is the one character beyond ASCII that str.lower makes an ASCII letter of: k. */
+/* The Kelvin sign is the only non-ASCII character that str.lower turns into an ASCII letter: k. */
 static inline int is_kelvin(const uint8_t *p) { return p[0] == 0xE2 && p[1] == 0x84 && p[2] == 0xAA; }
 
 static int begins_with(const uint8_t *p, const uint8_t *end, const char *phrase) {
@@ -147,7 +147,7 @@ static inline int is_common(const uint8_t *p, size_t size) {
     return 0;
 }
 
-/* A quick look at the first letter of a word and the last one before it: hardly any pair occurs in a phrase. */
+/* A quick check of the first letter of a word and the last one before it: hardly any pair occurs in a phrase. */
 static inline int may_be_in_phrase(const uint8_t *word, const uint8_t *begin) {
     static const uint8_t last[128] = {
         ['i'] = 1 << 0, ['o'] = 1 << 1 | 1 << 2 | 1 << 3, ['p'] = 1 << 2 | 1 << 3, ['c'] = 1 << 1 | 1 << 2 | 1 << 3,
@@ -323,7 +323,7 @@ static uint64_t count_classes(const uint8_t *p, const uint8_t *end, Block *block
     return even + odd;
 }
 
-/* Ends and begins words, and ends lines, in the order of their places in the block. */
+/* Ends and begins words, and ends lines, in the order of their positions in the block. */
 static const uint8_t *end_words(Scan *s, const uint8_t *p, Block block, const uint8_t *word, int64_t *word_hidden) {
     int64_t hidden = s->hidden;
     uint64_t changes = block.space ^ (block.space << 1 | !word);

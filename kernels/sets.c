@@ -1,9 +1,9 @@
-/* Sets of shingles as sorted numbers, of which the gaps are written in Rice's code. Numbers are the upper bits of
-   shingles, as many as are needed to tell those of two documents apart (dedup/columns/reference.py).
+/* Sets of shingles as sorted numbers, whose gaps are Rice-coded. A number is the upper bits of a shingle, as many as are
+   needed to tell the shingles of two documents apart (dedup/columns/reference.py).
 
-       8 bytes    the least shingle, whole: documents with the same one are compared in samples
-       4 bytes    how many different shingles there are, which says how many bits of each are kept
-       4 bytes    how many numbers follow: a few less, since some shingles have the same upper bits
+       8 bytes    the smallest shingle in full: documents that share it are compared in samples
+       4 bytes    the number of distinct shingles, which determines how many bits of each are kept
+       4 bytes    the number of numbers that follow: slightly fewer, since some shingles share their upper bits
        gaps       each as a run of zero bits and a one, then the lower bits; 8 bytes of zeros at the end */
 
 #include "dedup.h"
@@ -217,7 +217,7 @@ static void read_all(SetReader *reader, uint64_t *to) {
     }
 }
 
-/* The sets of a column that have been read are kept, as far as there is room: most are compared several times. */
+/* Decoded sets of a column are cached as far as memory allows: most are compared several times. */
 typedef struct {
     size_t start;
     uint32_t count, generation;
@@ -272,7 +272,7 @@ static uint32_t shorten(const uint64_t *values, uint32_t count, int shift, uint6
     return kept;
 }
 
-/* A step through two sets that are in order, without a branch, which would be guessed wrongly too often. */
+/* A branchless step of merging two sorted sets: a branch would be mispredicted too often. */
 #define STEP(i, j) do { uint64_t x = a[i], y = b[j]; both += x == y, i += x <= y, j += y <= x; } while (0)
 
 /* How many numbers two sets have in common. Both halves are gone through at a time: a step has to wait for the one
@@ -308,7 +308,7 @@ static double set_similarity(Reading *reading, int64_t left_row, int64_t right_r
     if (!left.size || !right.size)
         return 0;
     if (left.size > HEAD + 8 && is_same(left, right))
-        return 1; /* as most pairs of many corpora are */
+        return 1; /* true of most pairs in many corpora */
     if (reading->used > MOST_NUMBERS)
         reading->used = 0, reading->generation++;
     int failed = read_set(&reading->left, left_row, reading);

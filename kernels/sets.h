@@ -1,4 +1,4 @@
-/* The set of a document's shingles in about a byte and a half for each, from which Jaccard similarity is known. */
+/* The set of a document's shingles in about 1.5 bytes each, from which Jaccard similarity is computed. */
 
 #ifndef GRISTMILL_SETS_H
 #define GRISTMILL_SETS_H

@@ -1,5 +1,5 @@
-/* Texts to shingles. Each token, a character or a word, has a number, and a shingle is a polynomial of the numbers of its
-   tokens: the next shingle is made from the one before it by two multiplications. */
+/* Turns texts into shingles. Each token (a character or a word) has a number, and a shingle is a polynomial in the numbers
+   of its tokens, so each shingle is computed from the previous one with two multiplications. */
 
 #include "shingles.h"
 #include "block.h"
@@ -40,7 +40,7 @@ static inline uint64_t word_value(const uint8_t *p, size_t size, const uint8_t *
     return fold(hash ^ little_few(p, size));
 }
 
-/* Scripts without spaces: each of these characters is a word. dedup/columns/reference.py has the same ones. */
+/* Scripts written without spaces: each character is a word. dedup/columns/reference.py has the same list. */
 static const struct {
     uint32_t first, last;
 } unspaced[] = {{0x4E00, 0x9FFF}, {0x3040, 0x30FF}, {0x0E00, 0x0EFF}, {0x1000, 0x109F},  {0x1780, 0x17FF},
@@ -56,7 +56,7 @@ static int is_unspaced(uint32_t character) {
     return 0;
 }
 
-/* What a block leaves for the next one: bytes of a space, and the end of a character that is a word. */
+/* The state carried to the next block: bytes of a space, and the end of a character that is a word. */
 typedef struct {
     uint64_t space, cut;
 } Rest;

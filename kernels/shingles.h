@@ -1,4 +1,4 @@
-/* A document as a set of shingles: runs of n characters or n words, each as one number. */
+/* A document as a set of shingles: n-grams of characters or words, each as one number. */
 
 #ifndef GRISTMILL_SHINGLES_H
 #define GRISTMILL_SHINGLES_H

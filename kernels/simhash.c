@@ -1,4 +1,4 @@
-/* SimHash: each bit of the hash is what most shingles of a document have there. */
+/* SimHash: each bit of the hash is the majority of that bit over the shingles of a document. */
 
 #include "dedup.h"
 #include "shingles.h"

@@ -1,4 +1,5 @@
-/* What of each document goes through exchanges, in one pass over the texts: the keys of its bands, and what it is compared by. */
+/* The data of each document that goes through exchanges, in one pass over the texts: the keys of its bands, and the body by
+   which documents are compared. */
 
 #include "dedup.h"
 #include "minhash.h"
@@ -12,7 +13,7 @@ typedef struct {
 typedef struct {
     Signing signing;
     uint64_t bands, rows, buckets;
-    int body; /* what documents are compared by */
+    int body; /* the data by which documents are compared */
 } Sketching;
 
 enum { NO_BODY, SET_BODY, SIGNATURE_BODY };
@@ -37,7 +38,7 @@ static void sketches_free(Sketches *made) {
 
 static inline uint64_t bucket_of(uint64_t key, uint64_t buckets) { return (key >> 32) * buckets >> 32; }
 
-/* A byte of each number: enough to compare a pair. */
+/* One byte of each number: enough to compare a pair. */
 static int append_signature(const uint64_t *bins, const Sketching *how, Sketches *made) {
     uint8_t *to = room(&made->bodies, made->body_bytes + how->signing.size);
     if (!to)
@@ -186,7 +187,7 @@ static int in_order(const void *a, const void *b) {
     return x->key != y->key ? (x->key > y->key) - (x->key < y->key) : (x->node > y->node) - (x->node < y->node);
 }
 
-/* Entries whose key is perhaps not alone: most are, and need not be sorted. */
+/* Entries whose key may occur more than once: most keys do not, and need not be sorted. */
 static int64_t not_alone(const uint8_t *data, size_t count, Buckets *found) {
     size_t size = 64;
     while (size < 4 * count)

@@ -1,7 +1,7 @@
-/* Stop words: how many of the words of a text are in a set, as `download/web/stop_lists.py` defines it.
+/* Counts the words of a text that are in a set of stop words, as defined by `download/web/stop_lists.py`.
 
-A word of ASCII is its own key: up to 16 bytes, in lower case, filled up with zeros. Other words, and those with a zero in
-them, are shown to Python, so that case and white space are what they are there. */
+   An ASCII word of up to 16 bytes is its own key: in lower case, padded with zeros. Other words, and those with a zero byte,
+   are looked up by Python, so that case and white space are handled as Python does it. */
 
 #include "text.h"
 
@@ -22,7 +22,7 @@ static Key slot_at(const char *table, size_t place) {
     return key;
 }
 
-/* The place of a key, or of the free one where it would be. There is always a free one in what `stop_table` makes. */
+/* The slot of a key, or the free slot where it would be. `stop_table` always leaves one free. */
 static size_t find(const char *table, size_t slots, Key key) {
     size_t place = place_of(key, slots);
     for (size_t tries = 0; tries < slots; tries++, place = (place + 1) & (slots - 1)) {
@@ -56,7 +56,7 @@ static int key_of(PyObject *word, Key *key) {
     return 1;
 }
 
-/* Fills the table; -1 with an exception for what is no text. */
+/* Fills the table. Returns -1 with an exception set if an item is not text. */
 static int fill(PyObject *words, char *table, size_t slots) {
     PyObject *steps = PyObject_GetIter(words), *word;
     if (!steps)
@@ -92,7 +92,7 @@ PyObject *stop_table(PyObject *Py_UNUSED(self), PyObject *words) {
     return table;
 }
 
-/* Whether a word that is no key is in the set; -1 with an exception. */
+/* Whether a word that is not a key is in the set; -1 with an exception set. */
 static int ask_python(PyObject *words, PyObject *text, Py_ssize_t start, Py_ssize_t end) {
     PyObject *word = PyUnicode_Substring(text, start, end);
     PyObject *lowered = word ? PyObject_CallMethod(word, "lower", NULL) : NULL;

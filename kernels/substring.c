@@ -1,10 +1,10 @@
-/* Spans that were there before: each window of n bytes is looked up among all windows before it. Equal hashes are
-   compared, so nothing is taken for a repetition that is none. */
+/* Finds repeated spans: each window of n bytes is looked up among all windows before it. Windows with equal hashes are
+   compared, so there are no false repetitions. */
 
 #include "dedup.h"
 #include <sys/mman.h>
 
-#define AHEAD 16 /* windows whose place in the table is fetched before it is needed */
+#define AHEAD 16 /* windows whose slot is prefetched */
 
 typedef struct {
     uint32_t place; /* where the window starts, plus one; 0: free */
@@ -27,7 +27,7 @@ typedef struct {
 
 static inline uint64_t slot_of(const Windows *w, uint64_t hash) { return (uint64_t)((__uint128_t)hash * w->size >> 64); }
 
-/* Where a window was before, or NULL; then it is there from now on. */
+/* The slot of an earlier equal window, or NULL; then the window is inserted. */
 static inline const uint8_t *find_window(Windows *w, const uint8_t *window, uint64_t hash) {
     uint64_t at = slot_of(w, hash);
     uint32_t tag = (uint32_t)hash;

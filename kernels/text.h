@@ -1,4 +1,4 @@
-/* What is counted in a document, and the memory that the counting needs. See text/statistics/reference.py for the definitions. */
+/* The statistics of a document, and the memory that counting them needs. text/statistics/reference.py has the definitions. */
 
 #ifndef GRISTMILL_TEXT_H
 #define GRISTMILL_TEXT_H
@@ -16,9 +16,9 @@ enum {
     PARAGRAPHS, PARAGRAPH_CHARS, BOILERPLATE_PARAGRAPHS, LOREM_PARAGRAPHS, DISTINCT_PARAGRAPHS,
     DISTINCT_PARAGRAPH_CHARS,
     URL_CHARS, PORN_URLS,
-    TOP, /* TOP + n: characters that vanish with the most frequent n-gram */
+    TOP, /* TOP + n: characters removed with the most frequent n-gram */
     REPEATED_TOP = TOP + MAX_N + 1, /* + n: how often it occurs times its length */
-    DUPLICATE = REPEATED_TOP + MAX_N + 1, /* + n: characters in n-grams that were there before */
+    DUPLICATE = REPEATED_TOP + MAX_N + 1, /* + n: characters in repeated n-grams */
     STATS = DUPLICATE + MAX_N + 1
 };
 
@@ -57,17 +57,17 @@ static inline int decode(const uint8_t *p, const uint8_t *end, uint32_t *charact
 
 /* -- memory -------------------------------------------------------------------------------------------- */
 
-/* Memory that grows and is used again for the next document. */
+/* Memory that grows and is reused for the next document. */
 typedef struct {
     void *memory;
     size_t size;
 } Room;
 
-/* At least `size` bytes, contents kept; NULL when there is no memory. */
+/* At least `size` bytes with the contents kept; NULL if out of memory. */
 static inline void *room(Room *r, size_t size) {
     if (size > r->size || !r->memory) {
 #ifdef __SANITIZE_ADDRESS__
-        size_t larger = size + !size; /* so that a byte too many is seen */
+        size_t larger = size + !size; /* exact under AddressSanitizer, so that overruns are detected */
 #else
         size_t larger = size + size / 2 + 4096;
 #endif
@@ -127,7 +127,7 @@ typedef struct {
 
 void scratch_free(Scratch *scratch);
 
-/* Which of the costly statistics are wanted. */
+/* Which of the expensive statistics are requested. */
 typedef struct {
     int lines, paragraphs, urls, boilerplate, scan;
     uint64_t top, repeated_top, duplicate; /* bit n: for n-grams of n words */

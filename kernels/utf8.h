@@ -1,4 +1,4 @@
-/* Whether bytes are UTF-8, 64 of them at a time: a bit for each says what it is, and whether it must follow another one. */
+/* Validates UTF-8, 64 bytes at a time, with bit masks of what each byte is and whether it must continue a character. */
 
 #ifndef GRISTMILL_UTF8_H
 #define GRISTMILL_UTF8_H

@@ -1,5 +1,5 @@
-/* 64 bytes compared at once, on processors that can (AVX-512). A loop is written once, with a parameter `wide` that is a
-constant wherever the loop is used: once in a function that is WIDE, and once in one that every processor can run. */
+/* Compares 64 bytes at once on processors with AVX-512. A loop is written once with a constant parameter `wide`, and is
+   compiled twice: in a function marked WIDE, and in one that every processor can run. */
 
 #ifndef GRISTMILL_WIDE_H
 #define GRISTMILL_WIDE_H

@@ -1,5 +1,5 @@
-/* XXH3 with 128 bits, as its specification has it: short data in a few multiplications, and long data 64 bytes at a time,
-in eight sums that do not wait for each other. */
+/* XXH3 with 128 bits, as specified: short data takes a few multiplications; long data is read 64 bytes at a time into eight
+   independent accumulators. */
 
 #include "hash.h"
 #ifdef __SSE2__
@@ -32,7 +32,7 @@ static const uint8_t secret_of_all[SECRET] = {
     0x45, 0xcb, 0x3a, 0x8f, 0x95, 0x16, 0x04, 0x28, 0xaf, 0xd7, 0xfb, 0xca, 0xbb, 0x4b, 0x40, 0x7e,
 };
 
-/* The difference of two words of the secret, by bits. */
+/* The XOR of two words of the secret. */
 static inline uint64_t secret_pair(int at) { return little8(secret_of_all + at) ^ little8(secret_of_all + at + 8); }
 
 static inline Hash128 multiply(uint64_t a, uint64_t b) {

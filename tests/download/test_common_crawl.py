@@ -94,7 +94,7 @@ def test_news_of_several_months() -> None:
         (("2024-60", "2024-61", "main"), "a year and a week"),
         (("2024-13", "2024-14", "news"), "a year and a month"),
         (("2024-18", "2024-10", "main"), "is after"),
-        (("2014-01", "2014-02", "news"), "first month of news is 2016-08"),
+        (("2014-01", "2014-02", "news"), "news crawl begins with 2016-08"),
         (("2024-10", "2024-10", "blogs"), "'main' or 'news'"),
         (("2024-05", "2024-05", "news", "wet"), "file_type"),
     ],
@@ -107,7 +107,7 @@ def test_what_makes_no_sense_is_refused(arguments: Any, said: str) -> None:
 def test_a_snapshot_that_is_not_there_is_told_before_the_run(crawl: Web, tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="no such snapshot"):
         Pipeline("crawl", stages=[stage(crawl, tmp_path, "2024-11", "2024-11")]).plan()
-    with pytest.raises(PlanError, match=r"The last ones are: 2023-50, 2024-10, 2024-18"):
+    with pytest.raises(PlanError, match=r"the latest are: 2023-50, 2024-10, 2024-18"):
         Pipeline("crawl", stages=[stage(crawl, tmp_path, "2024-30", "2024-40")]).plan()
 
 

@@ -106,7 +106,7 @@ def test_lines_of_a_page(raw: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("data", "settings", "told"),
     [
-        (b"hello", {}, "no PDF"), (b"%PDF-1.4 nothing", {}, "damaged"), (pdf(["a"], ["b"]), {"max_pages": 1}, "max_pages"),
+        (b"hello", {}, "not a PDF"), (b"%PDF-1.4 nothing", {}, "damaged"), (pdf(["a"], ["b"]), {"max_pages": 1}, "max_pages"),
         (pdf(["a"]), {"max_bytes": 10}, "max_bytes"),
     ],
 )  # fmt: skip
@@ -139,7 +139,7 @@ ENTITY = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa">]>'
         (EpubExtractor(max_bytes=100), epub(), "zip bomb"), (DocxExtractor(max_bytes=1000), docx("x" * 10_000), "zip bomb"),
         (DocxExtractor(), zipped({"word/document.xml": f"{ENTITY}<x>&a;</x>"}), "document type"),
         (DocxExtractor(), zipped({"word/document.xml": f"{ENTITY}<x>&a;</x>".encode("utf-16")}), "document type"),
-        (DocxExtractor(), zipped({"word/document.xml": "<x>"}), "no XML"),
+        (DocxExtractor(), zipped({"word/document.xml": "<x>"}), "not valid XML"),
         (EpubExtractor(), zipped({"META-INF/rights.xml": "", "META-INF/container.xml": ""}), "rights"),
     ],
 )  # fmt: skip
@@ -196,6 +196,6 @@ def test_a_list_of_addresses_becomes_documents(shelf: Shelf, tmp_path: Path) -> 
 
 
 def test_a_tree_that_would_fill_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gristmill.download.documents.zip_documents.MOST_TAGS", 1000)
+    monkeypatch.setattr("gristmill.download.documents.zip_documents.MAX_TAGS", 1000)
     with pytest.raises(ZipDocumentError, match="tags, more than the limit"):
         DocxExtractor().extract({"content": docx("<w:p/>" * 2000)})

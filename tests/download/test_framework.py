@@ -115,7 +115,7 @@ def test_the_rest_of_a_file_is_set_aside_with_its_place(web: Web, tmp_path: Path
     assert [row["text"] for row in rows_of(found)] == ["one", "two"]
     [aside] = found.quarantined()
     assert (aside.stage, aside.file, aside.position) == ("iterate", "a.txt", 1)
-    assert "a line that is broken (the rest of the file, after 2 records)" in aside.error
+    assert "a line that is broken (the rest of the file, after 2 records, is lost)" in aside.error
 
 
 def test_a_record_that_fails_is_set_aside_and_drops_are_counted(web: Web, tmp_path: Path) -> None:
@@ -157,9 +157,9 @@ def test_two_addresses_of_one_file_name_are_refused(web: Web, tmp_path: Path) ->
             return True, None
 
     stage = DocumentDownloadExtractStage(Listed(["http://a/x", "http://b/x"]), Same(str(tmp_path)), Lines())
-    with pytest.raises(PlanError, match="would both be"):
+    with pytest.raises(PlanError, match="would both be saved as"):
         Pipeline("source", stages=[stage]).plan()
-    with pytest.raises(PlanError, match="no address at all"):
+    with pytest.raises(PlanError, match="returned no URLs"):
         Pipeline("s", stages=[DocumentDownloadExtractStage(Listed([]), Same(str(tmp_path)), Lines())]).plan()
 
 

@@ -120,14 +120,14 @@ def test_the_newest_complete_dump_is_taken(shelf: Shelf, tmp_path: Path) -> None
 
 def test_a_date_that_is_not_complete_is_refused(shelf: Shelf, tmp_path: Path) -> None:
     put_dump(shelf, "en", "20240620", status="in-progress")
-    with pytest.raises(DownloadError, match="take another dump_date"):
+    with pytest.raises(DownloadError, match="use another dump_date"):
         rows_of(stage(shelf, tmp_path, dump_date="20240620"))
 
 
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"language": "EN/.."}, "code as in the address"),
+        ({"language": "EN/.."}, "code in a wiki's host name"),
         ({"dump_date": "June"}, "20240601"),
         ({"url_limit": 0}, "url_limit"),
     ],
@@ -174,7 +174,7 @@ def test_damage_costs_its_stream_and_is_told(tmp_path: Path) -> None:
     pages = list(read_pages(str(file)))
     bad = [page for page in pages if isinstance(page, BadRecord)]
     assert [record.position for record in bad] == [sum(map(len, good[:3])), sum(map(len, good[:6]))]
-    assert "cut off" in bad[1].reason
+    assert "truncated" in bad[1].reason
     assert len(pages) - len(bad) == 4 * 4
 
 
@@ -223,4 +223,4 @@ def test_a_page_that_breaks_off_is_told(tmp_path: Path) -> None:
     [page, bad] = read_pages(str(path))
     assert page.title == "a"  # type: ignore[union-attr]
     assert isinstance(bad, BadRecord)
-    assert "no XML" in bad.reason
+    assert "not valid XML" in bad.reason

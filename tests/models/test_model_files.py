@@ -102,7 +102,7 @@ def test_a_model_is_fetched_once_at_its_revision_and_without_pickles(hub: Hub, t
 
 
 def test_what_the_hub_does_not_have_leaves_nothing_behind(hub: Hub, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"could not be fetched .*hf download org/other --local-dir .*then copy"):
+    with pytest.raises(InputError, match=r"could not be downloaded .*hf download org/other --local-dir .*then copy"):
         Wanted("org/other", purpose="Embed").fetch()
     assert not list((tmp_path / "cache" / "org").iterdir())
 

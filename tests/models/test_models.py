@@ -72,12 +72,12 @@ DAMAGED = {
 @pytest.mark.parametrize("damage", DAMAGED)
 def test_damaged_weights_name_the_file(tmp_path: Path, damage: str) -> None:
     (tmp_path / "bad.safetensors").write_bytes(DAMAGED[damage])
-    with pytest.raises(InputError, match="bad.safetensors is no safetensors file, or is damaged.*Fetch it again"):
+    with pytest.raises(InputError, match="bad.safetensors is not a safetensors file, or is damaged.*Download it again"):
         read_weights(tmp_path / "bad.safetensors")
 
 
 def test_other_files_are_not_read_as_weights(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="weights are read from .safetensors"):
+    with pytest.raises(InputError, match="weights must be in a .safetensors"):
         read_weights(tmp_path / "model.pkl")
 
 
@@ -106,19 +106,19 @@ def test_what_comes_after_the_end_of_a_caption_changes_nothing(clip: Path) -> No
 
 
 def test_an_empty_directory_is_no_model(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no model: neither vision_model.onnx nor model.onnx"):
+    with pytest.raises(InputError, match="has no model: no vision_model.onnx or model.onnx"):
         load_model(tmp_path)
 
 
 def test_another_architecture_names_the_way_out(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "siglip"}')
-    with pytest.raises(InputError, match="'siglip', and only CLIP is built in: export it to ONNX"):
+    with pytest.raises(InputError, match="'siglip', but only 'clip' is built in: export the model to ONNX"):
         load_model(tmp_path)
 
 
 def test_a_damaged_graph_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"no graph")
-    with pytest.raises(InputError, match="model.onnx is no model that ONNX Runtime can load"):
+    with pytest.raises(InputError, match="ONNX Runtime cannot load .*model.onnx"):
         load_model(tmp_path)
 
 
@@ -152,7 +152,7 @@ def test_the_models_input_says_shape_and_type(
 
 def test_a_directory_that_does_not_say_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"")
-    with pytest.raises(InputError, match="has no preprocessor_config.json, so it is not known how"):
+    with pytest.raises(InputError, match="has no preprocessor_config.json, which says how"):
         Preprocess.read(tmp_path, FLOATS)
 
 
@@ -233,7 +233,7 @@ def test_heads_compute_what_their_layers_say(tmp_path: Path) -> None:
 
 
 def test_what_is_no_head_is_refused(clip: Path) -> None:
-    with pytest.raises(InputError, match="is no head with one score: its weights are vision_model"):
+    with pytest.raises(InputError, match="is not a score head: its weights are vision_model"):
         ScoreHead.read(clip / "model.safetensors")
 
 

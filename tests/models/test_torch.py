@@ -161,7 +161,7 @@ class Trap:
 
 def test_a_file_that_holds_code_is_not_run(tmp_path: Path) -> None:
     (tmp_path / "bad.pth").write_bytes(pickle.dumps(Trap(str(tmp_path / "sprung"))))
-    with pytest.raises(InputError, match="bad.pth holds more than weights, or is damaged, so it is not loaded"):
+    with pytest.raises(InputError, match="bad.pth is damaged or contains more than weights, so it is not loaded"):
         read_weights(tmp_path / "bad.pth")
     assert not (tmp_path / "sprung").exists()
 

@@ -12,18 +12,18 @@ from gristmill.core.lazy import lazy
 if TYPE_CHECKING:
     from gristmill.download.arxiv.arxiv_papers import ArxivDownloadExtractStage as ArxivDownloadExtractStage
     from gristmill.download.arxiv.latex import LatexCleaner as LatexCleaner
-    from gristmill.download.documents.docx import DocxExtractor as DocxExtractor
-    from gristmill.download.documents.epub import EpubExtractor as EpubExtractor
     from gristmill.download.documents.pdf import PdfExtractor as PdfExtractor
+    from gristmill.download.documents.zip_documents import DocxExtractor as DocxExtractor
+    from gristmill.download.documents.zip_documents import EpubExtractor as EpubExtractor
     from gristmill.download.download_stages import DocumentDownloadExtractStage as DocumentDownloadExtractStage
+    from gristmill.download.downloaders import DocumentDownloader as DocumentDownloader
+    from gristmill.download.downloaders import HttpDownloader as HttpDownloader
+    from gristmill.download.downloaders import ObjectDownloader as ObjectDownloader
     from gristmill.download.hub_datasets import HuggingFaceDownloadExtractStage as HuggingFaceDownloadExtractStage
-    from gristmill.download.interfaces import DocumentDownloader as DocumentDownloader
+    from gristmill.download.hub_datasets import TinyStoriesDownloadExtractStage as TinyStoriesDownloadExtractStage
     from gristmill.download.interfaces import DocumentExtractor as DocumentExtractor
     from gristmill.download.interfaces import DocumentIterator as DocumentIterator
-    from gristmill.download.interfaces import HttpDownloader as HttpDownloader
     from gristmill.download.interfaces import URLGenerator as URLGenerator
-    from gristmill.download.object_store import ObjectDownloader as ObjectDownloader
-    from gristmill.download.tinystories import TinyStoriesDownloadExtractStage as TinyStoriesDownloadExtractStage
     from gristmill.download.web.common_crawl import CommonCrawlDownloadExtractStage as CommonCrawlDownloadExtractStage
     from gristmill.download.web.common_crawl import CommonCrawlUrlGenerator as CommonCrawlUrlGenerator
     from gristmill.download.web.html_extractors import HTMLExtractorAlgorithm as HTMLExtractorAlgorithm

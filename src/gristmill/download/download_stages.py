@@ -1,10 +1,10 @@
-"""The stages of a source: list what there is, fetch it, read records, extract.
+"""The stages that list URLs, download files, read their records and extract rows.
 
-Fetching has workers of its own, so it goes on while others read and extract. A file that cannot be fetched is a record
-in quarantine. So is the rest of a file that cannot be read on, with the place; records before it are kept. Files
-that are in `download_dir` are whole and are not fetched again.
+Downloads have their own workers, so they go on while other workers read and extract. A file that cannot be downloaded
+is a record in quarantine. If a file cannot be read to its end, the records before the damage are kept and the rest is
+one record in quarantine, with its position. Files in `download_dir` are complete and are not downloaded again.
 
-What is given up: knowing that a file has changed at its address, once it was fetched. Remove it to have it anew.
+Gives up: noticing that a file has changed at its URL after it was downloaded. Delete it to download it again.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any
 import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
-from gristmill.core.arrow.table_conversion import POSITION, table_to_rows
+from gristmill.core.arrow.table_conversion import POSITION, table_to_rows, to_array
 from gristmill.core.batch import SOURCE_FILE
 from gristmill.core.errors import DownloadError, PlanError
 from gristmill.core.resources import Resources
 from gristmill.core.stage import Columns, CompositeStage, ProcessingStage, SourceStage, WorkerMetadata
 from gristmill.core.stage_roles import PlanningRole
 from gristmill.core.task import EmptyTask, FileGroupTask, FileSlice, Task
-from gristmill.download.interfaces import DocumentDownloader, DocumentExtractor, DocumentIterator, URLGenerator
-from gristmill.download.record_tables import row_bytes, rows_to_table
+from gristmill.download.downloaders import DocumentDownloader
+from gristmill.download.interfaces import DocumentExtractor, DocumentIterator, URLGenerator
 from gristmill.io.read.file_partitions import FilePartition
 from gristmill.io.storage.file_input import BadRecord
 from gristmill.samples.batch import DocumentBatch
@@ -33,40 +33,40 @@ from gristmill.samples.batch import DocumentBatch
 FILE_NAME = "file_name"
 
 BATCH_BYTES, BATCH_ROWS = 4 * 2**20, 512
-"""A batch of records is passed on when it has so many: as much as one worker should lose by one bad record."""
+"""A batch of records is passed on at either limit. Small, because a record that crashes its worker costs its batch."""
 
 
 class URLGenerationStage(SourceStage[FileGroupTask]):
-    """Lists addresses, each a source of its own. They are listed once, when the pipeline is planned."""
+    """Lists URLs, each a source of its own. They are listed once, when the pipeline is planned."""
 
     name = "list_urls"
-    not_identity = ("url_generator", "downloader")  # sources have identities of their own
+    not_identity = ("url_generator", "downloader")  # each source has its own identity: its URL
 
     def __init__(
         self, url_generator: URLGenerator, limit: int | None = None, downloader: DocumentDownloader | None = None
     ) -> None:
         super().__init__()
         self.url_generator, self.limit, self.downloader = url_generator, check_limit("url_limit", limit), downloader
-        self._urls: list[str] = []  # shared by the copies that planners make
+        self._urls: list[str] = []  # a list, so that copies made by the planner share it
 
     def check(self) -> None:
         if not self.urls():
-            raise PlanError(f"stage {self.name!r}: {type(self.url_generator).__name__} gives no address at all")
+            raise PlanError(f"stage {self.name!r}: {type(self.url_generator).__name__} returned no URLs")
         if self.downloader is None:
             return
-        taken: dict[str, str] = {}
+        url_by_path: dict[str, str] = {}
         for url in self.urls():
-            other = taken.setdefault(self.downloader.path_of(url), url)
+            other = url_by_path.setdefault(self.downloader.path_of(url), url)
             if other != url:
                 raise PlanError(
-                    f"stage {self.name!r}: {other} and {url} would both be {self.downloader.path_of(url)}: write a "
-                    f"_get_output_filename for {type(self.downloader).__name__} that tells them apart"
+                    f"stage {self.name!r}: {other} and {url} would both be saved as {self.downloader.path_of(url)}: "
+                    f"override _get_output_filename of {type(self.downloader).__name__} to return different names"
                 )
 
     def urls(self) -> Sequence[str]:
         if not self._urls:
-            found = dict.fromkeys(self.url_generator.generate_urls())
-            self._urls.extend(islice(found, self.limit))
+            unique = dict.fromkeys(self.url_generator.generate_urls())
+            self._urls.extend(islice(unique, self.limit))
         return self._urls
 
     def sources(self) -> Iterator[Sequence[FileGroupTask]]:
@@ -78,11 +78,11 @@ class URLGenerationStage(SourceStage[FileGroupTask]):
 
 
 class DocumentDownloadStage(ProcessingStage[FileGroupTask, FileGroupTask]):
-    """Fetches the file at each address, unless it is there."""
+    """Downloads the file at each URL, unless it exists."""
 
     name = "download"
     resources = Resources(cpus=0.5)
-    max_retries = 0  # a downloader that cares has tried several times already
+    max_retries = 0  # HttpDownloader has retried already
     not_identity = ("downloader",)
 
     def __init__(self, downloader: DocumentDownloader, iterator: DocumentIterator | None = None) -> None:
@@ -94,7 +94,7 @@ class DocumentDownloadStage(ProcessingStage[FileGroupTask, FileGroupTask]):
         for url in task.data:
             path = self.downloader.download(url)
             if not path:
-                raise DownloadError(url, f"{type(self.downloader).__name__} could not fetch it")
+                raise DownloadError(url, f"{type(self.downloader).__name__}.download returned no path")
             self.count("files")
             name = self.downloader._get_output_filename(url)
             metadata = {**task.metadata, SOURCE_FILE: name, "url": url}
@@ -102,7 +102,7 @@ class DocumentDownloadStage(ProcessingStage[FileGroupTask, FileGroupTask]):
                 yield FilePartition([path], names=(name,), slices=slices, metadata=metadata)
 
     def _split_file(self, path: str) -> Iterator[tuple[FileSlice, ...] | None]:
-        """The parts that several workers can work on, or the file as one."""
+        """The parts of the file that workers can read separately, or None for the whole file."""
         parts = self.iterator.parts(path) if self.iterator else ()
         if not parts:
             yield None
@@ -111,7 +111,7 @@ class DocumentDownloadStage(ProcessingStage[FileGroupTask, FileGroupTask]):
 
 
 class DocumentIterateStage(ProcessingStage[FileGroupTask, DocumentBatch], PlanningRole):
-    """Reads the records of files, and passes them on in batches of a few megabytes."""
+    """Reads the records of files, in batches of a few megabytes."""
 
     name = "iterate"
 
@@ -121,7 +121,7 @@ class DocumentIterateStage(ProcessingStage[FileGroupTask, DocumentBatch], Planni
         record_limit: int | None = None,
         add_filename_column: bool | str = True,
     ) -> None:
-        """`record_limit` is the most records of a file, and keeps a file from being shared out."""
+        """`record_limit` is the maximum number of records per file; files are then not split among workers."""
         super().__init__()
         self.iterator, self.record_limit = iterator, check_limit("record_limit", record_limit)
         self.add_filename_column = add_filename_column
@@ -146,7 +146,7 @@ class DocumentIterateStage(ProcessingStage[FileGroupTask, DocumentBatch], Planni
             for rows in self._batches(part, name):
                 empty = False
                 yield DocumentBatch(rows_to_table(rows), dataset_name=task.dataset_name, metadata=metadata)
-        if empty:  # a writer wants to know of a file that gives nothing
+        if empty:  # a writer creates an output also for a file without records
             yield DocumentBatch(
                 pa.table({POSITION: make_array([], pa.int64())}), dataset_name=task.dataset_name, metadata=task.metadata
             )
@@ -164,36 +164,35 @@ class DocumentIterateStage(ProcessingStage[FileGroupTask, DocumentBatch], Planni
             yield rows
 
     def _rows(self, part: FileSlice, name: str) -> Iterator[dict[str, Any]]:
-        """Records with their place and the name of their file; those that cannot be read are set aside."""
-        whole = part.end is None
-        steps = (
+        """Records with their position and the name of their file; those that cannot be read are set aside."""
+        records = (
             self.iterator.iterate(part.path)
-            if whole
-            else self.iterator.iterate_part(part.path, part.start, part.end or 0)
+            if part.end is None
+            else self.iterator.iterate_part(part.path, part.start, part.end)
         )
-        number, place = 0, part.start
+        number, position = 0, part.start
         try:
-            for record in islice(steps, self.record_limit):
+            for record in islice(records, self.record_limit):
                 if isinstance(record, BadRecord):
                     self.set_aside(record.reason, content=record.content, file=name, position=record.position)
                     continue
-                place = record.get(POSITION, number)
+                position = record.get(POSITION, number)
                 number += 1
-                yield {**record, **({self.file_column: name} if self.file_column else {}), POSITION: place}
+                yield {**record, **({self.file_column: name} if self.file_column else {}), POSITION: position}
         except (GeneratorExit, DownloadError):
             raise
-        except Exception as error:  # noqa: BLE001  what follows cannot be read, and what came before is good
+        except Exception as error:  # noqa: BLE001  the rest is lost, but the records before it are good
             self.set_aside(
-                f"{type(error).__name__}: {error} (the rest of the file, after {number:,} records)",
+                f"{type(error).__name__}: {error} (the rest of the file, after {number:,} records, is lost)",
                 content=part.path,
                 file=name,
-                position=place,
+                position=position,
             )
 
 
 class DocumentExtractStage(ProcessingStage[DocumentBatch, DocumentBatch], PlanningRole):
-    """Makes of each record what is wanted of it. A record that this fails on goes to quarantine, also one that it does
-    not come back from within `timeout_s`."""
+    """Turns each record into a row with a `DocumentExtractor`. A record that raises, or takes longer than `timeout_s`,
+    goes to quarantine."""
 
     name = "extract"
     timeout_s = 120.0
@@ -218,17 +217,17 @@ class DocumentExtractStage(ProcessingStage[DocumentBatch, DocumentBatch], Planni
     def process(self, task: DocumentBatch) -> DocumentBatch:
         rows = []
         for record in table_to_rows(task.data):
-            place = record.pop(POSITION, None)
+            position = record.pop(POSITION, None)
             try:
                 row = self.extractor.extract(record)
-            except Exception as error:  # noqa: BLE001  of this record; the others are good
-                self.set_aside(error, row=record, file=task.metadata.get(SOURCE_FILE), position=place)
+            except Exception as error:  # noqa: BLE001  only this record is bad
+                self.set_aside(error, row=record, file=task.metadata.get(SOURCE_FILE), position=position)
                 continue
             if row is None:
                 continue
             if self.file_column and self.file_column in record:
                 row = {**row, self.file_column: record[self.file_column]}
-            rows.append({**row, POSITION: place})
+            rows.append({**row, POSITION: position})
         for name, value in self.extractor.take_counts().items():
             self.count(name, value)
         return task.with_data(rows_to_table(rows, list(self.outputs()[1])))
@@ -236,7 +235,7 @@ class DocumentExtractStage(ProcessingStage[DocumentBatch, DocumentBatch], Planni
 
 @dataclass(eq=False, repr=False)
 class DocumentDownloadExtractStage(CompositeStage[EmptyTask, DocumentBatch]):
-    """Documents from the web: lists addresses, fetches files, reads their records, extracts what is wanted."""
+    """Documents from the web: lists URLs, downloads files, reads their records and extracts rows."""
 
     url_generator: URLGenerator
     downloader: DocumentDownloader
@@ -248,14 +247,14 @@ class DocumentDownloadExtractStage(CompositeStage[EmptyTask, DocumentBatch]):
     extractor_max_calls_per_worker: int | None = None
 
     def __post_init__(self) -> None:
-        self.decompose()  # wrong parameters are errors here
+        self.decompose()  # raise for wrong parameters now, not when the pipeline is planned
 
     def decompose(self) -> Sequence[ProcessingStage[Any, Any]]:
-        shared = self.iterator if self.record_limit is None else None
+        splitter = self.iterator if self.record_limit is None else None
         iterate = DocumentIterateStage(self.iterator, self.record_limit, self.add_filename_column)
         stages: list[ProcessingStage[Any, Any]] = [
             URLGenerationStage(self.url_generator, self.url_limit, self.downloader),
-            DocumentDownloadStage(self.downloader, shared),
+            DocumentDownloadStage(self.downloader, splitter),
             iterate,
         ]
         if self.extractor is not None:
@@ -268,3 +267,34 @@ def check_limit(name: str, limit: int | None) -> int | None:
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
         raise ValueError(f"{name} is {limit!r}, must be a whole number, 1 or more, or None")
     return limit
+
+
+def rows_to_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> pa.Table:
+    """A table of the rows: `columns` first, even if no row has them, and the position last."""
+    names = [name for name in dict.fromkeys([*columns, *(name for row in rows for name in row)]) if name != POSITION]
+    arrays = [_column([row.get(name) for row in rows]) for name in names]
+    positions = make_array([row.get(POSITION) for row in rows], pa.int64())
+    return pa.table([*arrays, positions], names=[*names, POSITION])
+
+
+def _column(values: list[Any]) -> pa.Array:
+    if any(isinstance(value, bytes) for value in values) and all(isinstance(value, bytes | None) for value in values):
+        return make_array(values, pa.large_binary())
+    if values and all(isinstance(value, str) for value in values):
+        return _string_array(values)
+    return to_array(values)
+
+
+def _string_array(values: list[str]) -> pa.Array:
+    """Lone surrogates, which are not valid Unicode, become U+FFFD."""
+    try:
+        return make_array(values, pa.string())
+    except UnicodeEncodeError:
+        return make_array(
+            [value.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for value in values], pa.string()
+        )
+
+
+def row_bytes(row: Mapping[str, Any]) -> int:
+    """The approximate size of a row."""
+    return sum(len(value) if isinstance(value, str | bytes) else 8 for value in row.values())

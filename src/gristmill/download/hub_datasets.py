@@ -1,12 +1,13 @@
-"""Datasets of the Hugging Face hub, or a directory with such files: Parquet or JSON lines.
+"""Datasets of the Hugging Face hub, as Parquet or JSON lines, from the hub or a local directory; and TinyStories.
 
     HuggingFaceDownloadExtractStage("roneneldan/TinyStories", split="train", revision="f54c09f")
+    TinyStoriesDownloadExtractStage("raw", split="valid")
 
-A revision is looked up once, and files are those of its commit, verified by their checksums where the hub has them. The
-endpoint is that of the hub, what HF_ENDPOINT says, or `endpoint`.
+A revision is resolved to a commit once; files are those of the commit, verified by their checksums where the hub has
+them. The endpoint is `endpoint`, the environment variable HF_ENDPOINT, or the hub.
 
-It gives up datasets that one must log in for: fetch them with the hub's own tools, and give the directory. And it gives
-up loading scripts, which are programs.
+Gives up: gated datasets, which need a login (download them with the hub's own tools and pass the directory), and
+loading scripts, which are programs.
 """
 
 from __future__ import annotations
@@ -29,9 +30,21 @@ from gristmill.core.batch import SOURCE_FILE
 from gristmill.core.errors import DownloadError
 from gristmill.core.stage import Columns, CompositeStage, ProcessingStage
 from gristmill.core.task import EmptyTask, FileGroupTask
-from gristmill.download.checksum_urls import ChecksumDownloader, manners_for_host, with_checksum, without_fragment
-from gristmill.download.download_stages import FILE_NAME, DocumentDownloadStage, URLGenerationStage, check_limit
-from gristmill.download.interfaces import URLGenerator, file_name
+from gristmill.download.download_stages import (
+    FILE_NAME,
+    DocumentDownloadExtractStage,
+    DocumentDownloadStage,
+    URLGenerationStage,
+    check_limit,
+)
+from gristmill.download.downloaders import (
+    ChecksumDownloader,
+    file_name,
+    manners_for_host,
+    with_checksum,
+    without_fragment,
+)
+from gristmill.download.interfaces import DocumentIterator, URLGenerator
 from gristmill.io.fetch.http_client import HttpClient, Manners
 from gristmill.io.formats.jsonl import read_jsonl
 from gristmill.io.formats.parquet import read_parquet
@@ -45,9 +58,25 @@ JSONL = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".json", ".json.gz")
 _NEXT = re.compile(r'<([^>]+)>\s*;\s*rel="next"')
 _NAME = re.compile(r"[\w.-]+(?:/[\w.-]+)?")
 
+TINY_STORIES = {
+    "train": "TinyStories-train.txt",
+    "valid": "TinyStories-valid.txt",
+    "train-v2": "TinyStoriesV2-GPT4-train.txt",
+    "valid-v2": "TinyStoriesV2-GPT4-valid.txt",
+}
+"""The file of each split: stories divided by `<|endoftext|>`."""
+
+_STORY_END = b"<|endoftext|>"
+_READ_BYTES = 2**20
+_MAX_STORY_BYTES = 16 * 2**20
+
+
+def hub_endpoint(endpoint: str | None) -> str:
+    return (endpoint or os.environ.get("HF_ENDPOINT") or HUB).rstrip("/")
+
 
 class HubUrlGenerator(URLGenerator):
-    """The data files of a dataset at one commit."""
+    """Lists the data files of a dataset at one commit."""
 
     def __init__(
         self,
@@ -59,13 +88,13 @@ class HubUrlGenerator(URLGenerator):
         manners: Manners | None = None,
     ) -> None:
         if not _NAME.fullmatch(dataset):
-            raise ValueError(f"dataset is {dataset!r}, must be like 'owner/name', or a directory that there is")
+            raise ValueError(f"dataset is {dataset!r}, must be 'owner/name' or an existing directory")
         self.dataset, self.revision, self.split, self.files, self.endpoint = dataset, revision, split, files, endpoint
         self.manners = manners_for_host(self.base, HUB, manners)
 
     @property
     def base(self) -> str:
-        return (self.endpoint or os.environ.get("HF_ENDPOINT") or HUB).rstrip("/")
+        return hub_endpoint(self.endpoint)
 
     def generate_urls(self) -> list[str]:
         client = HttpClient(self.manners)
@@ -74,12 +103,13 @@ class HubUrlGenerator(URLGenerator):
         tree: str | None = f"{self.base}/api/datasets/{self.dataset}/tree/{commit}?recursive=true"
         entries: list[dict[str, Any]] = []
         while tree:
-            found, tree = _json(client, tree)
-            entries += [entry for entry in found if entry.get("type") == "file"]
+            page, tree = _json(client, tree)
+            entries += [entry for entry in page if entry.get("type") == "file"]
         chosen = choose_files({entry["path"]: entry for entry in entries}, self.split, self.files)
         if not chosen:
             raise DownloadError(
-                about, f"no Parquet or JSON lines for split={self.split!r}, files={self.files!r} in {commit}"
+                about,
+                f"no Parquet or JSON lines files for split={self.split!r}, files={self.files!r} in commit {commit}",
             )
         root = f"{self.base}/datasets/{self.dataset}/resolve/{commit}"
         return [
@@ -89,30 +119,31 @@ class HubUrlGenerator(URLGenerator):
 
 
 def _json(client: HttpClient, url: str) -> tuple[Any, str | None]:
+    """The answer of the hub's API, and the URL of its next page if there is one."""
     answer = client.fetch(url)
     try:
         value = orjson.loads(answer.body)
     except orjson.JSONDecodeError as error:
-        raise DownloadError(url, f"not what a hub answers: {error}") from error
-    following = _NEXT.search(answer.headers.get("link", ""))
-    return value, urljoin(url, following[1]) if following else None
+        raise DownloadError(url, f"the answer is not JSON: {error}") from error
+    next_page = _NEXT.search(answer.headers.get("link", ""))
+    return value, urljoin(url, next_page[1]) if next_page else None
 
 
 def choose_files(files: dict[str, Any], split: str | None, pattern: str | None) -> dict[str, Any]:
-    """The files of a split, or those that fit a pattern; Parquet if there is any, else JSON lines."""
+    """The files that match the pattern, or else those of the split: Parquet if there is any, else JSON lines."""
     if pattern is not None:
         return {
-            path: facts for path, facts in files.items() if fnmatch(path, pattern) and path.endswith((*PARQUET, *JSONL))
+            path: entry for path, entry in files.items() if fnmatch(path, pattern) and path.endswith((*PARQUET, *JSONL))
         }
     if split is not None:
         word = re.compile(rf"(?:^|[/_.-]){re.escape(split)}(?:[/_.-]|$)")
-        files = {path: facts for path, facts in files.items() if word.search(path)}
-    for kind in (PARQUET, JSONL):
-        chosen = {path: facts for path, facts in files.items() if path.endswith(kind) and "/." not in f"/{path}"}
+        files = {path: entry for path, entry in files.items() if word.search(path)}
+    metadata = ("dataset_infos.json", "dataset_info.json")
+    for extensions in (PARQUET, JSONL):
         chosen = {
-            path: facts
-            for path, facts in chosen.items()
-            if not path.endswith(("dataset_infos.json", "dataset_info.json"))
+            path: entry
+            for path, entry in files.items()
+            if path.endswith(extensions) and not path.endswith(metadata) and "/." not in f"/{path}"
         }
         if chosen:
             return chosen
@@ -121,12 +152,12 @@ def choose_files(files: dict[str, Any], split: str | None, pattern: str | None) 
 
 class HubDownloader(ChecksumDownloader):
     def _get_output_filename(self, url: str) -> str:
-        """The commit and the path in the dataset."""
+        """The commit and the path in the dataset, so that revisions do not mix."""
         return file_name(f"file:///{without_fragment(url).partition('/resolve/')[2]}")
 
 
 class HubReadStage(ProcessingStage[FileGroupTask, DocumentBatch]):
-    """Reads Parquet and JSON lines, by the names of the files."""
+    """Reads Parquet and JSON lines files, told apart by their extensions."""
 
     name = "read_dataset"
 
@@ -148,7 +179,7 @@ class HubReadStage(ProcessingStage[FileGroupTask, DocumentBatch]):
         empty = True
         for part in task.parts():
             name = task.name_of(part.path) if isinstance(task, FilePartition) else part.path
-            source = FileInput(part, task.storage_options, on_bad=partial(self._bad, name))
+            source = FileInput(part, task.storage_options, on_bad=partial(self._set_aside, name))
             tables = (
                 read_parquet(source, self.fields) if part.path.endswith(PARQUET) else read_jsonl(source, self.fields)
             )
@@ -159,12 +190,12 @@ class HubReadStage(ProcessingStage[FileGroupTask, DocumentBatch]):
             yield self._batch(task, pa.table({POSITION: make_array([], pa.int64())}), "")
 
     def _limited(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-        left = self.record_limit
+        remaining = self.record_limit
         for table in tables:
-            yield table if left is None else table.slice(0, left)
-            if left is not None:
-                left -= min(left, table.num_rows)
-                if left == 0:
+            yield table if remaining is None else table.slice(0, remaining)
+            if remaining is not None:
+                remaining -= min(remaining, table.num_rows)
+                if remaining == 0:
                     return
 
     def _with_name(self, table: pa.Table, name: str) -> pa.Table:
@@ -178,7 +209,7 @@ class HubReadStage(ProcessingStage[FileGroupTask, DocumentBatch]):
     def _batch(self, task: FileGroupTask, table: pa.Table, name: str) -> DocumentBatch:
         return DocumentBatch(table, dataset_name=task.dataset_name, metadata={**task.metadata, SOURCE_FILE: name})
 
-    def _bad(self, name: str, record: BadRecord) -> None:
+    def _set_aside(self, name: str, record: BadRecord) -> None:
         self.set_aside(
             record.reason, content=record.content, file=name, position=record.position, records=record.records
         )
@@ -186,7 +217,7 @@ class HubReadStage(ProcessingStage[FileGroupTask, DocumentBatch]):
 
 @dataclass(eq=False, repr=False)
 class HuggingFaceDownloadExtractStage(CompositeStage[EmptyTask, DocumentBatch]):
-    """The rows of a dataset at the hub, or of a directory. `files` is a pattern such as "data/*.parquet"."""
+    """The rows of a dataset on the hub or in a directory. `files` is a pattern such as "data/*.parquet"."""
 
     dataset: str
     split: str | None = None
@@ -214,14 +245,96 @@ class HuggingFaceDownloadExtractStage(CompositeStage[EmptyTask, DocumentBatch]):
 
     def _local(self) -> list[str]:
         """The data files of a directory."""
-        found = {
+        paths = {
             os.path.relpath(os.path.join(folder, name), self.dataset).replace(os.sep, "/"): None  # noqa: PTH118
             for folder, _, names in os.walk(self.dataset)
             for name in names
         }
-        chosen = sorted(choose_files(found, self.split, self.files))
+        chosen = sorted(choose_files(paths, self.split, self.files))
         if not chosen:
             raise ValueError(
-                f"{self.dataset} has no Parquet or JSON lines for split={self.split!r}, files={self.files!r}"
+                f"{self.dataset} has no Parquet or JSON lines files for split={self.split!r}, files={self.files!r}"
             )
         return [f"{self.dataset}/{path}" for path in chosen]
+
+
+class TinyStoriesUrlGenerator(URLGenerator):
+    """The one file of a split of TinyStories."""
+
+    def __init__(self, split: str = "valid", revision: str = "main", endpoint: str | None = None) -> None:
+        if split not in TINY_STORIES:
+            raise ValueError(f"split is {split!r}, must be one of {', '.join(TINY_STORIES)}")
+        self.split, self.revision, self.endpoint = split, revision, endpoint
+
+    @property
+    def base(self) -> str:
+        return hub_endpoint(self.endpoint)
+
+    def generate_urls(self) -> list[str]:
+        return [f"{self.base}/datasets/roneneldan/TinyStories/resolve/{self.revision}/{TINY_STORIES[self.split]}"]
+
+
+class TinyStoriesIterator(DocumentIterator):
+    """Yields the stories of a file, with their byte positions."""
+
+    def __init__(self, split: str = "valid") -> None:
+        self.split = split
+
+    def iterate(self, file_path: str) -> Iterator[dict[str, Any] | BadRecord]:
+        number = 0
+        with open(file_path, "rb") as opened:
+            for position, raw in _stories(opened):
+                try:
+                    text = raw.decode().strip()
+                except UnicodeDecodeError as error:
+                    yield BadRecord(position, f"not valid UTF-8 at byte {error.start} of the story", raw)
+                    continue
+                if text:
+                    yield {"text": text, "id": f"tinystories-{self.split}-{number}", POSITION: position}
+                    number += 1
+
+    def output_columns(self) -> list[str]:
+        return ["text", "id"]
+
+
+def _stories(opened: Any) -> Iterator[tuple[int, bytes]]:
+    rest, position = b"", 0
+    while piece := opened.read(_READ_BYTES):
+        *complete, rest = (rest + piece).split(_STORY_END)
+        for story in complete:
+            yield position, story
+            position += len(story) + len(_STORY_END)
+        if len(rest) > _MAX_STORY_BYTES:
+            raise ValueError(
+                f"no {_STORY_END.decode()} within {_MAX_STORY_BYTES:,} bytes: this is not a file of TinyStories"
+            )
+    yield position, rest
+
+
+@dataclass(eq=False, repr=False)
+class TinyStoriesDownloadExtractStage(CompositeStage[EmptyTask, DocumentBatch]):
+    """The stories of one split of TinyStories: text, id and file_name."""
+
+    raw_dir: str
+    split: str = "valid"
+    url_limit: int | None = None
+    record_limit: int | None = None
+    add_filename_column: bool | str = True
+    revision: str = "main"
+    endpoint: str | None = None
+    manners: Manners | None = None
+
+    def __post_init__(self) -> None:
+        self.raw_dir = str(self.raw_dir)
+        self.decompose()
+
+    def decompose(self) -> Sequence[ProcessingStage[Any, Any]]:
+        urls = TinyStoriesUrlGenerator(self.split, self.revision, self.endpoint)
+        return DocumentDownloadExtractStage(
+            url_generator=urls,
+            downloader=ChecksumDownloader(self.raw_dir, manners=manners_for_host(urls.base, HUB, self.manners)),
+            iterator=TinyStoriesIterator(self.split),
+            url_limit=self.url_limit,
+            record_limit=self.record_limit,
+            add_filename_column=self.add_filename_column,
+        ).decompose()

@@ -1,7 +1,7 @@
-"""Captions as a model takes them: token numbers from the `tokenizer.json` beside it.
+"""Tokenises captions with the `tokenizer.json` of a model.
 
-Captions are cut at the model's length, and filled up to the next multiple of `PADDING_STEP`: short ones cost less, and what a
-caption is filled up to depends on nothing but itself.
+Captions are truncated to the model's maximum length and padded to the next multiple of `PADDING_STEP`. So short
+captions cost less, and the padding of a caption does not depend on its batch.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ PADDING_STEP = 16
 
 
 class CaptionTokenizer:
-    """Turns captions into token numbers, one array for each."""
+    """Turns each caption into an array of token ids."""
 
     def __init__(self, place: Path) -> None:
         file = place / "tokenizer.json"
         if not file.is_file():
             raise InputError(
-                f"{place} has no tokenizer.json, which captions need: fetch the model again, with all files"
+                f"{place} has no tokenizer.json, which captions need: download the model again with all its files"
             )
-        tokenizers = require("tokenizers", "tokenizers", "reading captions")
+        tokenizers = require("tokenizers", "tokenizers", "tokenising captions")
         config = json.loads((place / "config.json").read_text()) if (place / "config.json").is_file() else {}
         text = config.get("text_config") or {}
         self.max_tokens = int(text.get("max_position_embeddings", 77))
@@ -36,7 +36,7 @@ class CaptionTokenizer:
         self.tokenizer.enable_truncation(self.max_tokens)
 
     def __call__(self, captions: Sequence[str]) -> list[Array]:
-        return [self._padded(found.ids) for found in self.tokenizer.encode_batch(list(captions))]
+        return [self._padded(encoding.ids) for encoding in self.tokenizer.encode_batch(list(captions))]
 
     def _padded(self, ids: list[int]) -> Array:
         length = min(self.max_tokens, -(-len(ids) // PADDING_STEP) * PADDING_STEP)

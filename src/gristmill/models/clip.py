@@ -1,10 +1,10 @@
-"""CLIP: how pictures and captions become vectors that can be compared. Written once, run by several engines.
+"""The CLIP architecture, which embeds images and captions in one space. Written once, run by several engines.
 
-The steps are those of the models that OpenAI, LAION and others published in the format of `transformers`
-(`config.json`, `model.safetensors`). An engine says what each step is (`ClipOps`): torch computes (`torch_engine.py`), the
-writer of ONNX graphs notes it down (`clip_to_onnx.py`).
+The steps are those of the models that OpenAI, LAION and others publish in the format of `transformers` (`config.json`,
+`model.safetensors`). An engine implements each step (`ClipOps`): torch computes it (`torch_engine.py`), the ONNX export
+adds it to a graph (`clip_to_onnx.py`).
 
-What is given up: other architectures, such as SigLIP. Those come as ONNX files.
+Gives up: other architectures, such as SigLIP. They must be given as ONNX files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OUTPUTS = {"vision": "image_embeds", "text": "text_embeds"}
 
 
 class ClipOps(Protocol):
-    """The steps. Names are those of weights; `x` is whatever the engine passes from step to step."""
+    """The steps. Names are names of weights; `x` is a tensor in the form that the engine uses."""
 
     def patches(self, x: Any, weight: str) -> Any: ...
     def look_up(self, ids: Any, table: str) -> Any: ...
@@ -41,7 +41,7 @@ class ClipOps(Protocol):
 
 @dataclass(frozen=True)
 class EncoderShape:
-    """The shape of the image or the text half."""
+    """The shape of the image or the text encoder."""
 
     width: int
     layers: int
@@ -52,7 +52,7 @@ class EncoderShape:
 
 @dataclass(frozen=True)
 class ClipWeights:
-    """The weights of a CLIP model, and what must be known to use them."""
+    """The weights and the configuration of a CLIP model."""
 
     config: Mapping[str, Any]
     weights: Weights
@@ -63,24 +63,24 @@ class ClipWeights:
         config = json.loads((place / "config.json").read_text())
         if config.get("model_type") != "clip":
             raise InputError(
-                f"{place}/config.json describes a model of type {config.get('model_type')!r}, and only CLIP is built "
-                "in: export it to ONNX (vision_model.onnx, text_model.onnx) and put the files there"
+                f"{place}/config.json has model_type {config.get('model_type')!r}, but only 'clip' is built in: export "
+                "the model to ONNX (vision_model.onnx, text_model.onnx) and put the files there"
             )
         names = ("model.safetensors", "pytorch_model.bin")
-        found = next((place / name for name in names if (place / name).is_file()), None)
-        if found is None:
-            raise InputError(f"{place} has config.json, but no {names[0]}: fetch the model again, with its weights")
-        return cls(config, read_weights(found), place)
+        file = next((place / name for name in names if (place / name).is_file()), None)
+        if file is None:
+            raise InputError(f"{place} has config.json, but no {names[0]}: download the model again with its weights")
+        return cls(config, read_weights(file), place)
 
     def half(self, part: str) -> EncoderShape:
-        told: Mapping[str, Any] = self.config.get(f"{part}_config") or {}
+        config: Mapping[str, Any] = self.config.get(f"{part}_config") or {}
         image = part == IMAGE
         return EncoderShape(
-            told.get("hidden_size", 768 if image else 512),
-            told.get("num_hidden_layers", 12),
-            told.get("num_attention_heads", 12 if image else 8),
-            told.get("layer_norm_eps", 1e-5),
-            told.get("hidden_act", "quick_gelu"),
+            config.get("hidden_size", 768 if image else 512),
+            config.get("num_hidden_layers", 12),
+            config.get("num_attention_heads", 12 if image else 8),
+            config.get("layer_norm_eps", 1e-5),
+            config.get("hidden_act", "quick_gelu"),
         )
 
     def input(self, part: str) -> ModelInput:
@@ -97,7 +97,7 @@ class ClipWeights:
         x = ops.patches(pixels, f"{root}.embeddings.patch_embedding.weight")
         x = ops.prepend(x, f"{root}.embeddings.class_embedding")
         x = ops.add_positions(x, f"{root}.embeddings.position_embedding.weight")
-        x = ops.norm(x, f"{root}.pre_layrnorm", half.eps)  # spelt so in every published file
+        x = ops.norm(x, f"{root}.pre_layrnorm", half.eps)  # misspelt in every published file
         x = self._layers(ops, root, half, x, causal=False)
         x = ops.norm(ops.first(x), f"{root}.post_layernorm", half.eps)
         return ops.unit(ops.linear(x, "visual_projection", bias=False))
@@ -109,7 +109,7 @@ class ClipWeights:
         x = self._layers(ops, root, half, x, causal=True)
         x = ops.norm(x, f"{root}.final_layer_norm", half.eps)
         end = (self.config.get("text_config") or {}).get("eos_token_id", 49407)
-        x = ops.pick(x, ids, None if end == 2 else end)  # 2: an old mistake in configs; the end has the highest number
+        x = ops.pick(x, ids, None if end == 2 else end)  # 2: an old mistake in configs; the end has the highest id
         return ops.unit(ops.linear(x, "text_projection", bias=False))
 
     @staticmethod

@@ -1,9 +1,9 @@
-"""CLIP models as ONNX graphs: made of the weights themselves, without PyTorch.
+"""Exports CLIP models to ONNX graphs directly from their weights, without PyTorch.
 
-`export(DIR, OUT)` writes `vision_model.onnx` and `text_model.onnx`, with what else the directory needs, under the names
-that other tools use.
+`export(DIR, OUT)` writes `vision_model.onnx` and `text_model.onnx`, the names that other tools use, and copies the
+configuration and tokenizer files.
 
-What is given up: graphs of more than 2 GB, which one ONNX file cannot hold. CLIP ViT-L/14 has 1.2.
+Gives up: graphs of more than 2 GB, which one ONNX file cannot hold. CLIP ViT-L/14 has 1.2 GB.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from gristmill.models.model import IMAGE, TEXT
 
 OPSET, IR = 18, 9
 COPIED_FILES = ("config.json", "preprocessor_config.json", "tokenizer.json", "tokenizer_config.json")
-_LOW = -3.0e38
-_MOST = 2_000_000_000
+_MASKED = -3.0e38
+_MAX_GRAPH_BYTES = 2_000_000_000
 
 
 def export(place: str | Path, out: str | Path) -> list[Path]:
-    """Write the model of a directory as ONNX files into another, which then works without PyTorch."""
+    """Export the model in `place` to ONNX files in `out`, which then works without PyTorch. Returns the files."""
     source, target = Path(place).expanduser(), Path(out).expanduser()
     if not (source / "config.json").is_file():
-        raise InputError(f"{source} has no config.json: give the directory of a CLIP model, as `transformers` saves it")
+        raise InputError(f"{source} has no config.json: give the directory of a CLIP model as saved by `transformers`")
     onnx = require("onnx", "onnx", "writing ONNX files")
     clip = ClipWeights.read(source)
     target.mkdir(parents=True, exist_ok=True)
@@ -43,28 +43,28 @@ def export(place: str | Path, out: str | Path) -> list[Path]:
 
 
 def build_graph(clip: ClipWeights, part: str) -> Any:
-    """One half of a CLIP model as a graph."""
-    onnx = require("onnx", "onnx", "making an ONNX graph")
-    told, helper = clip.input(part), onnx.helper
+    """The ONNX graph of one encoder of a CLIP model."""
+    onnx = require("onnx", "onnx", "building an ONNX graph")
+    model_input, helper = clip.input(part), onnx.helper
     kind = onnx.TensorProto.FLOAT if part == IMAGE else onnx.TensorProto.INT64
     ops = GraphOps(onnx, clip)
-    result = clip.run(ops, part, told.name)
+    result = clip.run(ops, part, model_input.name)
     ops.node("Identity", [result], out=OUTPUTS[part])
-    if ops.nbytes > _MOST:
-        raise PlanError(f"{clip.place}: its {part} half has {ops.nbytes:,} bytes, more than one ONNX file can hold")
-    shape = ["rows", *(size or "length" for size in told.shape[1:])]
+    if ops.nbytes > _MAX_GRAPH_BYTES:
+        raise PlanError(f"{clip.place}: the {part} encoder has {ops.nbytes:,} bytes, more than one ONNX file can hold")
+    shape = ["rows", *(size or "length" for size in model_input.shape[1:])]
     out = helper.make_tensor_value_info(OUTPUTS[part], onnx.TensorProto.FLOAT, ["rows", None])
-    inputs = [helper.make_tensor_value_info(told.name, kind, shape)]
+    inputs = [helper.make_tensor_value_info(model_input.name, kind, shape)]
     graph = helper.make_graph(ops.nodes, f"clip_{part}", inputs, [out], list(ops.constants.values()))
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR)
 
 
 class GraphOps:
-    """The steps of CLIP, noted down as nodes. What is passed from step to step are names."""
+    """The steps of CLIP as nodes of a graph. A tensor is represented by its name."""
 
     def __init__(self, onnx: Any, clip: ClipWeights) -> None:
         self.onnx, self.weights = onnx, clip.weights
-        self.most = (clip.config.get("text_config") or {}).get("max_position_embeddings", 77)
+        self.max_tokens = (clip.config.get("text_config") or {}).get("max_position_embeddings", 77)
         self.nodes: list[Any] = []
         self.constants: dict[str, Any] = {}
         self.nbytes = 0
@@ -76,7 +76,7 @@ class GraphOps:
 
     def constant(self, name: str, value: Any) -> str:
         if name not in self.constants:
-            array = np.asarray(value, order="C")  # keeps single numbers what they are
+            array = np.asarray(value, order="C")  # unlike ascontiguousarray, keeps scalars scalar
             self.constants[name] = self.onnx.numpy_helper.from_array(array, name)
             self.nbytes += array.nbytes
         return name
@@ -129,32 +129,32 @@ class GraphOps:
             erf = self.node("Erf", [self.node("Div", [x, self.number("root_two", 2**0.5)])])
             half = self.node("Mul", [x, self.number("half", 0.5)])
             return self.node("Mul", [half, self.node("Add", [erf, self.number("one", 1.0)])])
-        raise PlanError(f"a CLIP model with hidden_act={kind!r} is not known: quick_gelu and gelu are")
+        raise PlanError(f"hidden_act={kind!r} is not supported for CLIP models, must be quick_gelu or gelu")
 
     def attend(self, q: str, k: str, v: str, half: EncoderShape, causal: bool) -> str:
         width, heads = half.width, half.heads
         scale = self.number(f"scale_{width // heads}", (width // heads) ** -0.5)
-        cut = self.numbers(0, 0, heads, width // heads)
-        q, k, v = (self.node("Reshape", [x, cut]) for x in (self.node("Mul", [q, scale]), k, v))
+        per_head = self.numbers(0, 0, heads, width // heads)
+        q, k, v = (self.node("Reshape", [x, per_head]) for x in (self.node("Mul", [q, scale]), k, v))
         q, v = (self.node("Transpose", [x], perm=[0, 2, 1, 3]) for x in (q, v))
         scores = self.node("MatMul", [q, self.node("Transpose", [k], perm=[0, 2, 3, 1])])
         if causal:
-            mask = self.constant("later", np.triu(np.full((self.most, self.most), _LOW, np.float32), 1))
+            mask = self.constant("later", np.triu(np.full((self.max_tokens, self.max_tokens), _MASKED, np.float32), 1))
             ends = self.node("Shape", [scores], start=2, end=4)
             scores = self.node("Add", [scores, self.node("Slice", [mask, self.numbers(0, 0), ends])])
-        found = self.node("MatMul", [self.node("Softmax", [scores], axis=-1), v])
-        found = self.node("Transpose", [found], perm=[0, 2, 1, 3])
-        return self.node("Reshape", [found, self.numbers(0, 0, width)])
+        x = self.node("MatMul", [self.node("Softmax", [scores], axis=-1), v])
+        x = self.node("Transpose", [x], perm=[0, 2, 1, 3])
+        return self.node("Reshape", [x, self.numbers(0, 0, width)])
 
     def first(self, x: str) -> str:
         return self.node("Gather", [x, self.constant("zero", np.array(0, np.int64))], axis=1)
 
     def pick(self, x: str, ids: str, end: int | None) -> str:
         if end is not None:
-            same = self.node("Equal", [ids, self.constant("end", np.array(end, np.int64))])
-            ids = self.node("Cast", [same], to=self.onnx.TensorProto.INT32)
-        place = self.node("ArgMax", [ids], axis=1, keepdims=1)
-        return self.node("GatherND", [x, place], batch_dims=1)
+            is_end = self.node("Equal", [ids, self.constant("end", np.array(end, np.int64))])
+            ids = self.node("Cast", [is_end], to=self.onnx.TensorProto.INT32)
+        position = self.node("ArgMax", [ids], axis=1, keepdims=1)
+        return self.node("GatherND", [x, position], batch_dims=1)
 
     def unit(self, x: str) -> str:
         return self.node("Div", [x, self.node("ReduceL2", [x, self.numbers(-1)], keepdims=1)])

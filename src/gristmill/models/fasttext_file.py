@@ -1,11 +1,14 @@
-"""Files of fastText models, as `kernels/fasttext.c` wants them.
+"""Reads fastText model files into the buffers that `kernels/fasttext.c` expects.
 
-A file is: two numbers that tell that it is one, the arguments of the training, the dictionary (words, then labels), the
-input matrix (a row for each word and each bucket of hashed n-grams) and the output matrix (a row for each label). In
-quantised models a row is a byte for each few of its numbers, which names a centroid, and maybe one for its length; they
-are made floats again here. Buckets that were pruned have no row.
+A file has a magic number and a version, the training arguments, the dictionary (words, then labels), the input matrix
+(a row for each word and each bucket of hashed n-grams) and the output matrix (a row for each label). In quantised
+models a row is a sequence of bytes, each the index of a centroid of a few numbers, and optionally one for its norm;
+they are expanded to floats here. Pruned buckets have no row.
 
-Matrices that are floats already are not read but mapped: all processes of a machine share them.
+Matrices that are floats in the file are memory-mapped, so all processes of a machine share them.
+
+Gives up: unsupervised models, and quantised ones of more than 512 MiB as floats. `UnsupportedFastText` is raised, and
+the caller uses the library.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ SUPERVISED, TREE = 3, 1
 LOSSES = range(1, 5)
 CENTROIDS = 256
 MAX_BYTES = 2**29
-"""A quantised matrix that would be larger as floats is left to the library."""
+"""The maximum size of a quantised matrix after expansion to floats."""
 
 MAX_BUCKETS = 2**27
 MAX_DEPTH = 500
@@ -38,16 +41,16 @@ Floats = npt.NDArray[np.float32]
 
 
 class UnsupportedFastText(Exception):
-    """The file may be right, but only the library may be able to tell."""
+    """The file may be valid, but this module cannot read it; the library may."""
 
 
 class DamagedFastText(ValueError):
-    """The file ends too early, or its numbers contradict each other."""
+    """The file is truncated or inconsistent."""
 
 
 @dataclass(frozen=True)
 class FastTextParts:
-    """What `fasttext_open` is given, and the labels."""
+    """The labels, and the arguments of the kernel `fasttext_open`."""
 
     labels: list[str]
     entries: pa.Array
@@ -56,14 +59,14 @@ class FastTextParts:
 
 
 class ByteCursor:
-    """Reads on through a file, and never beyond its end."""
+    """Reads forward through a file, and raises at its end."""
 
     def __init__(self, data: memoryview | bytes) -> None:
         self.data, self.at = memoryview(data), 0
 
     def take(self, size: int) -> memoryview:
         if size < 0 or size > len(self.data) - self.at:
-            raise DamagedFastText(f"it ends after {len(self.data)} bytes, where more must be")
+            raise DamagedFastText(f"the file is truncated: it ends after {len(self.data):,} bytes")
         self.at += size
         return self.data[self.at - size : self.at]
 
@@ -75,46 +78,46 @@ class ByteCursor:
 
 
 def read_parts(path: Path) -> FastTextParts:
-    """The parts of a model file. Raises UnknownModel or DamagedModel."""
+    """The parts of a model file. Raises UnsupportedFastText or DamagedFastText."""
     if sys.byteorder != "little":
         raise UnsupportedFastText("the file is little-endian")
     with open(path, "rb") as file:
         try:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except ValueError as error:  # an empty file cannot be mapped
-            raise DamagedFastText("it is empty") from error
+            raise DamagedFastText("the file is empty") from error
     return parse_parts(memoryview(data))
 
 
 def parse_parts(data: memoryview | bytes) -> FastTextParts:
     cursor = ByteCursor(data)
     if cursor.numbers("ii") != (MAGIC, VERSION):
-        raise UnsupportedFastText("another kind of file, or another version")
-    dim, *_, run, loss, kind, bucket, least, most, _, _ = cursor.numbers("12id")
+        raise UnsupportedFastText("not a fastText file, or an unknown version")
+    dim, *_, word_ngrams, loss, kind, bucket, min_ngram, max_ngram, _, _ = cursor.numbers("12id")
     if kind != SUPERVISED or loss not in LOSSES:
-        raise UnsupportedFastText("not a model that tells labels")
+        raise UnsupportedFastText("not a supervised model")
     words, labels, counts, pruned = _dictionary(cursor)
     quantised = bool(cursor.take(1)[0])
     if pruned is not None and not quantised:
-        raise UnsupportedFastText("pruned, and not quantised")
+        raise UnsupportedFastText("pruned but not quantised")
     rows, scales = _matrix(cursor, quantised, dim)
     if scales is not None:
         rows *= scales[:, None]
     output, output_scales = _matrix(cursor, bool(cursor.take(1)[0]) and quantised, dim)
     if len(output) != len(labels):
-        raise UnsupportedFastText("outputs that are no labels")
+        raise UnsupportedFastText("the outputs are not the labels")
     if output_scales is None:
         output_scales = np.ones(len(labels), np.float32)
-    if (most > 0 or run > 1) and not 0 < bucket <= MAX_BUCKETS:
-        raise UnsupportedFastText("no buckets, or too many")
+    if (max_ngram > 0 or word_ngrams > 1) and not 0 < bucket <= MAX_BUCKETS:
+        raise UnsupportedFastText("no buckets, or too many of them")
     return FastTextParts(
         labels=[label.decode(errors="replace") for label in labels],
         entries=make_array([*words, *labels], pa.large_binary()),
-        numbers=(dim, len(words), max(1, bucket), least, most, run, loss, pruned is not None),
+        numbers=(dim, len(words), max(1, bucket), min_ngram, max_ngram, word_ngrams, loss, pruned is not None),
         buffers=(
             rows.reshape(-1),
             *_buckets(pruned, max(1, bucket)),
-            np.array(output).reshape(-1),  # a copy: floats of a file may lie where no float should
+            np.array(output).reshape(-1),  # a copy, because floats in the file may not be aligned
             np.ascontiguousarray(output_scales),
             huffman_tree(counts) if loss == TREE else b"",
         ),
@@ -122,10 +125,10 @@ def parse_parts(data: memoryview | bytes) -> FastTextParts:
 
 
 def _dictionary(cursor: ByteCursor) -> tuple[list[bytes], list[bytes], list[int], npt.NDArray[np.int32] | None]:
-    """Words, labels, how often each label was seen, and pairs of a bucket and its row where the model was pruned."""
+    """Words, labels, the count of each label, and for pruned models pairs of a bucket and its row."""
     size, word_count, label_count, _, pruned = cursor.numbers("iiiqq")
     if not 0 < size == word_count + label_count or word_count < 0 or label_count < 1:
-        raise DamagedFastText(f"it tells of {size} entries, {word_count} words and {label_count} labels")
+        raise DamagedFastText(f"the dictionary has {size} entries, but {word_count} words and {label_count} labels")
     names, counts, kinds = _entries(cursor, size)
     if kinds != bytes(word_count) + b"\1" * label_count:
         raise UnsupportedFastText("words and labels are mixed")
@@ -140,7 +143,7 @@ def _entries(cursor: ByteCursor, size: int) -> tuple[list[bytes], list[int], byt
     for _ in range(size):
         stop = find(b"\0", at)
         if stop < 0 or stop + 10 > end:
-            raise DamagedFastText("it ends within its dictionary")
+            raise DamagedFastText("the file is truncated: it ends within the dictionary")
         names.append(bytes(cursor.data[at:stop]))
         count, kind = read(cursor.data, stop + 1)
         counts.append(count)
@@ -151,13 +154,13 @@ def _entries(cursor: ByteCursor, size: int) -> tuple[list[bytes], list[int], byt
 
 
 def _finder(data: memoryview) -> Any:
-    """Views of memory cannot be searched; what they view can."""
-    whole = data.obj
-    return whole.find if isinstance(whole, bytes | mmap.mmap) else bytes(data).find
+    """The `find` method of the underlying object: a memoryview has none."""
+    underlying = data.obj
+    return underlying.find if isinstance(underlying, bytes | mmap.mmap) else bytes(data).find
 
 
 def _matrix(cursor: ByteCursor, quantised: bool, dim: int) -> tuple[Floats, Floats | None]:
-    """The rows of a matrix, and by what each is to be multiplied."""
+    """The rows of a matrix, and the factor of each row if it has any."""
     if not quantised:
         count, width = cursor.numbers("qq")
         _check_shape(count, width, dim)
@@ -165,45 +168,45 @@ def _matrix(cursor: ByteCursor, quantised: bool, dim: int) -> tuple[Floats, Floa
     scaled, count, width, size = cursor.numbers("?qqi")
     _check_shape(count, width, dim)
     if count * width * 4 > MAX_BYTES:
-        raise UnsupportedFastText("too large without quantisation")
+        raise UnsupportedFastText("too large to expand to floats")
     codes = cursor.take(size)
-    rows = _quantised(cursor, codes, count, width)
+    rows = _dequantise(cursor, codes, count, width)
     if not scaled:
         return rows, None
     codes = cursor.take(count)
-    return rows, _quantised(cursor, codes, count, 1).reshape(-1)
+    return rows, _dequantise(cursor, codes, count, 1).reshape(-1)
 
 
 def _check_shape(count: int, width: int, dim: int) -> None:
     if count < 1 or width != dim or dim < 1:
-        raise DamagedFastText(f"a matrix of {count} rows of {width} numbers does not fit {dim} dimensions")
+        raise DamagedFastText(f"a matrix of {count} rows and {width} columns does not fit {dim} dimensions")
 
 
-def _quantised(cursor: ByteCursor, codes: memoryview, count: int, dim: int) -> Floats:
-    """Rows whose numbers are centroids, several at once; the last may be fewer."""
+def _dequantise(cursor: ByteCursor, codes: memoryview, count: int, dim: int) -> Floats:
+    """Rows made of centroids of `size` numbers each; the last centroid of a row may be shorter."""
     width, pieces, size, last = cursor.numbers("4i")
     if width != dim or pieces < 1 or size < 1 or size * (pieces - 1) + last != dim or not 0 < last <= size:
-        raise DamagedFastText(f"{pieces} pieces of {size} numbers are no row of {dim}")
+        raise DamagedFastText(f"{pieces} pieces of {size} numbers are not a row of {dim}")
     if len(codes) != count * pieces:
-        raise DamagedFastText(f"there are {len(codes)} codes for {count} rows of {pieces}")
+        raise DamagedFastText(f"{len(codes)} codes for {count} rows of {pieces}")
     centroids = cursor.floats(dim * CENTROIDS)
     table = np.frombuffer(codes, np.uint8).reshape(count, pieces)
     rows = np.empty((count, dim), np.float32)
     for piece in range(pieces):
         start = piece * size
-        own = centroids[start * CENTROIDS : (start + size) * CENTROIDS].reshape(CENTROIDS, -1)
-        rows[:, start : start + size] = own[table[:, piece]]
+        codebook = centroids[start * CENTROIDS : (start + size) * CENTROIDS].reshape(CENTROIDS, -1)
+        rows[:, start : start + size] = codebook[table[:, piece]]
     return rows
 
 
 def _buckets(pairs: npt.NDArray[np.int32] | None, count: int) -> tuple[Any, Any, Any]:
-    """A bit for each bucket that has a row, how many are before each 64 of them, and the rows in their order."""
+    """A bit set of the buckets that have a row, the number of set bits before each 64, and the rows in bucket order."""
     if pairs is None:
         return b"", b"", b""
     buckets = pairs[:, 0]
     order = np.argsort(buckets, kind="stable")
     if len(pairs) and (buckets.min() < 0 or (np.diff(buckets[order]) == 0).any()):
-        raise DamagedFastText("it has a bucket twice, or one below 0")
+        raise DamagedFastText("a bucket occurs twice or is negative")
     order = order[buckets[order] < count]
     marks = np.zeros((count + 63) // 64 * 64, np.uint8)
     marks[buckets[order]] = 1
@@ -214,16 +217,16 @@ def _buckets(pairs: npt.NDArray[np.int32] | None, count: int) -> tuple[Any, Any,
 
 
 def huffman_tree(counts: Sequence[int]) -> npt.NDArray[np.int32]:
-    """The children of the inner nodes of the tree: each joins the two rarest that are left. Leaves are the labels.
+    """The children of each inner node of the Huffman tree, whose leaves are the labels.
 
-    As the library does it, which takes the labels to be in order, the most frequent first.
+    The same algorithm as the library's, which assumes that labels are sorted by count, the most frequent first.
     """
-    size, unmade = len(counts), 10**15
-    weights = [*counts, *([unmade] * (size - 1))]
+    size, not_built = len(counts), 10**15
+    weights = [*counts, *([not_built] * (size - 1))]
     depths = [0] * len(weights)
     children = []
     leaf, node = size - 1, size
-    for made in range(size, 2 * size - 1):
+    for parent in range(size, 2 * size - 1):
         pair = []
         for _ in range(2):
             if leaf >= 0 and weights[leaf] < weights[node]:
@@ -232,8 +235,8 @@ def huffman_tree(counts: Sequence[int]) -> npt.NDArray[np.int32]:
             else:
                 pair.append(node)
                 node += 1
-        if max(pair) >= made or (depth := 1 + max(depths[one] for one in pair)) > MAX_DEPTH:
-            raise UnsupportedFastText("the numbers of its labels are out of range")
-        weights[made], depths[made] = weights[pair[0]] + weights[pair[1]], depth
+        if max(pair) >= parent or (depth := 1 + max(depths[child] for child in pair)) > MAX_DEPTH:
+            raise UnsupportedFastText("the label counts are out of range")
+        weights[parent], depths[parent] = weights[pair[0]] + weights[pair[1]], depth
         children.append(pair)
     return np.array(children, np.int32).reshape(-1)

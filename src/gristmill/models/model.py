@@ -1,9 +1,9 @@
-"""A model: loaded once in a worker, then called with batches. Which engine runs it is not the caller's concern.
+"""Loads a model with the engine that fits its files. A worker loads it once, then calls it with batches.
 
     ONNX Runtime   a directory with model.onnx, or with vision_model.onnx and text_model.onnx
     torch          a directory with config.json and model.safetensors of a CLIP model
 
-Both run on the GPU that the worker was given, or else on as many threads as the stage has cores.
+Both run on the GPU of the worker, or else on as many threads as the stage has cores.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from gristmill.core.errors import InputError, MissingDependencyError, PlanError
 
 Array = np.ndarray[Any, Any]
 IMAGE, TEXT = "vision", "text"
-"""The two halves of a model for pictures and captions."""
+"""The two encoders of a model for images and captions, as in the names of their files."""
 
 ENGINES = ("auto", "onnx", "torch")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInput:
-    """What a model takes: one array of this shape, of which the first axis is rows, and None is any length."""
+    """An input of a model: an array of this shape, whose first axis is rows. None is any length."""
 
     name: str
     shape: tuple[int | None, ...]
@@ -35,7 +35,7 @@ class ModelInput:
 
 
 class Model(Protocol):
-    """Rows in, rows out: each output has as many as each input, and in the same order."""
+    """Maps input arrays to output arrays by name. Each output has as many rows as the inputs, in the same order."""
 
     inputs: tuple[ModelInput, ...]
     outputs: tuple[str, ...]
@@ -52,7 +52,7 @@ class Device:
 
 
 def load_model(place: Path, part: str = IMAGE, device: Device | None = None, engine: str = "auto") -> Model:
-    """The model of a directory, or one half of it."""
+    """Load the model in a directory, or for a model with two encoders, the one named by `part`."""
     device = device or Device()
     if engine not in ENGINES:
         raise PlanError(f"engine is {engine!r}, must be one of {', '.join(ENGINES)}")
@@ -63,7 +63,7 @@ def load_model(place: Path, part: str = IMAGE, device: Device | None = None, eng
         return OnnxModel(graph, device)
     if not (place / "config.json").is_file():
         raise InputError(
-            f"{place} holds no model: neither {part}_model.onnx nor model.onnx, nor config.json with model.safetensors"
+            f"{place} has no model: no {part}_model.onnx or model.onnx, and no config.json with model.safetensors"
         )
     return _load_clip(place, part, device, engine)
 
@@ -88,13 +88,13 @@ def _load_clip(place: Path, part: str, device: Device, engine: str) -> Model:
 
 
 def onnx_file(place: Path, part: str) -> Path | None:
-    """The graph of one half of a model, or of a model of one piece."""
+    """The ONNX file of one encoder, or of a model that is one graph; None if there is none."""
     if place.suffix == ".onnx":
         return place
     names = [f"{part}_model.onnx", f"onnx/{part}_model.onnx", *(["model.onnx"] if part == IMAGE else [])]
-    found = next((place / name for name in names if (place / name).is_file()), None)
+    file = next((place / name for name in names if (place / name).is_file()), None)
     graphs = sorted(place.glob("*.onnx")) if place.is_dir() and part == IMAGE else []
-    return found or (graphs[0] if len(graphs) == 1 and graphs[0].name != f"{TEXT}_model.onnx" else None)
+    return file or (graphs[0] if len(graphs) == 1 and graphs[0].name != f"{TEXT}_model.onnx" else None)
 
 
 def _installed(module: str) -> bool:

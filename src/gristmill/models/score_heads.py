@@ -1,8 +1,10 @@
-"""Heads: the few layers that turn an embedding into a score, in numpy.
+"""Score heads: the few linear layers that turn an embedding into a score, in numpy.
 
 They are read from the files that LAION and others publish: `layers.0.weight`, `layers.0.bias`, ... for the aesthetic
-predictor, `norm.mean`, `norm.variance`, `linear_1.weight`, ... for the detector of unsafe images. Each row is computed
-by itself and without BLAS, so that its score does not depend on its company or on the number of threads.
+predictor, `norm.mean`, `norm.variance`, `linear_1.weight`, ... for the detector of unsafe images.
+
+Each row is computed on its own and without BLAS, so that its score depends neither on the other rows nor on the number
+of threads. This gives up speed, which does not matter next to the cost of the embedding.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _LAYER = re.compile(r"(?:^|.*\.)(?:layers|mlp|linear|fc|head|classifier)[._]?(\d
 
 @dataclass(frozen=True)
 class ScoreHead:
-    """Linear layers, one after the other; `relu` between them and `sigmoid` at the end if wanted."""
+    """Linear layers in sequence, optionally with ReLU between them and a sigmoid at the end."""
 
     layers: Sequence[tuple[Array, Array]]
     mean: Array | None = None
@@ -42,12 +44,12 @@ class ScoreHead:
         named = [(match, name) for name in weights if (match := _LAYER.match(name)) and weights[name].ndim == 2]
         ordered = [name for _, name in sorted((int(match[1] or 0), name) for match, name in named)]
         layers = [(_f32(weights[name]), _bias(weights, name)) for name in ordered]
-        fits = all(before[0].shape[0] == after[0].shape[1] for before, after in pairwise(layers))
-        if not layers or not fits or layers[-1][0].shape[0] != 1:
+        chained = all(before[0].shape[0] == after[0].shape[1] for before, after in pairwise(layers))
+        if not layers or not chained or layers[-1][0].shape[0] != 1:
             shapes = ", ".join(f"{name} {weights[name].shape}" for name in list(weights)[:12])
             raise InputError(
-                f"{place} is no head with one score: its weights are {shapes}. Give a file of linear layers, the last "
-                "of which gives one number"
+                f"{place} is not a score head: its weights are {shapes}. Give a file of linear layers, the last of "
+                "which has one output"
             )
         mean, variance = weights.get("norm.mean"), weights.get("norm.variance")
         if mean is None or variance is None:
@@ -57,7 +59,7 @@ class ScoreHead:
 
     @property
     def width(self) -> int:
-        """The length of the embeddings that it takes."""
+        """The length of the embeddings it expects."""
         return int(self.layers[0][0].shape[1])
 
     def __call__(self, embeddings: Array) -> Array:

@@ -1,4 +1,4 @@
-"""PyTorch as an engine, for CLIP models: on CUDA if the worker has a GPU and this PyTorch can use it."""
+"""Runs CLIP models with PyTorch: on CUDA if the worker has a GPU and this PyTorch can use it, else on the CPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gristmill.models.model import Array, Device, ModelInput
 
 
 class TorchModel:
-    """One half of a CLIP model."""
+    """One encoder of a CLIP model."""
 
     def __init__(self, clip: ClipWeights, part: str, device: Device) -> None:
         self.torch = torch = require("torch", "torch", f"running the model in {clip.place}")
@@ -27,19 +27,19 @@ class TorchModel:
         self.ops = TorchOps(torch, {name: self._tensor(value) for name, value in weights.items()})
 
     def _tensor(self, value: Array) -> Any:
-        return self.torch.from_numpy(np.array(value)).to(self.device)  # a copy: the file is mapped, and may go away
+        return self.torch.from_numpy(np.array(value)).to(self.device)  # a copy: the mapped file may be deleted
 
     def __call__(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        if self.threads != self.torch.get_num_threads():  # the process has one number, and may have several models
+        if self.threads != self.torch.get_num_threads():  # a setting of the process, which may run several models
             self.torch.set_num_threads(self.threads)
         with self.torch.inference_mode():
             x = self.torch.from_numpy(arrays[self.inputs[0].name]).to(self.device)
-            found = self.clip.run(self.ops, self.part, x).cpu().numpy()
-        return {self.outputs[0]: found}
+            embeddings = self.clip.run(self.ops, self.part, x).cpu().numpy()
+        return {self.outputs[0]: embeddings}
 
 
 class TorchOps:
-    """The steps of CLIP, computed."""
+    """The steps of CLIP on torch tensors."""
 
     def __init__(self, torch: Any, weights: Mapping[str, Any]) -> None:
         self.torch, self.f, self.w = torch, torch.nn.functional, weights
@@ -71,19 +71,19 @@ class TorchOps:
             return x * self.torch.sigmoid(1.702 * x)
         if kind == "gelu":
             return self.f.gelu(x)
-        raise PlanError(f"a CLIP model with hidden_act={kind!r} is not known: quick_gelu and gelu are")
+        raise PlanError(f"hidden_act={kind!r} is not supported for CLIP models, must be quick_gelu or gelu")
 
     def attend(self, q: Any, k: Any, v: Any, half: EncoderShape, causal: bool) -> Any:
         q, k, v = (x.unflatten(-1, (half.heads, -1)).transpose(1, 2) for x in (q, k, v))
-        found = self.f.scaled_dot_product_attention(q, k, v, is_causal=causal)
-        return found.transpose(1, 2).flatten(2)
+        x = self.f.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        return x.transpose(1, 2).flatten(2)
 
     def first(self, x: Any) -> Any:
         return x[:, 0]
 
     def pick(self, x: Any, ids: Any, end: int | None) -> Any:
-        place = (ids if end is None else (ids == end).int()).argmax(-1)
-        return x[self.torch.arange(len(x), device=x.device), place]
+        position = (ids if end is None else (ids == end).int()).argmax(-1)
+        return x[self.torch.arange(len(x), device=x.device), position]
 
     def unit(self, x: Any) -> Any:
         return x / self.torch.linalg.vector_norm(x, dim=-1, keepdim=True)

@@ -1,13 +1,12 @@
-"""arXiv: the sources of papers, as text.
+"""arXiv: downloads the archives of LaTeX sources and extracts the text of papers.
 
     ArxivDownloadExtractStage(download_dir="papers")
 
-The archives are in a bucket whose readers pay for the transfer, with a manifest that has their checksums; `base` may
-also be the https address of a mirror, or another bucket. Each archive is a tar of papers, a paper a gzipped file or
-tar. Nothing is unpacked to disk (`paper_archive.py`). Papers are turned into text by `latex.py`; those without a source
-are counted.
+The archives are in a requester-pays bucket, with a manifest of their checksums; `base` may also be the https URL of a
+mirror, or another bucket. An archive is a tar of papers, each a gzipped file or tar. Nothing is unpacked to disk
+(`paper_archive.py`). `latex.py` converts papers to text; papers without a LaTeX source are counted and dropped.
 
-It gives up papers that are there as PDF only, and old ones that are PostScript.
+Gives up: papers available only as PDF, and old ones in PostScript.
 """
 
 from __future__ import annotations
@@ -28,16 +27,15 @@ from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import EmptyTask
 from gristmill.download.arxiv.latex import KEEP, LatexCleaner
 from gristmill.download.arxiv.paper_archive import SOURCE, read_papers
-from gristmill.download.checksum_urls import (
+from gristmill.download.download_stages import DocumentDownloadExtractStage
+from gristmill.download.downloaders import (
     ChecksumDownloader,
-    checksum_from_url,
+    ObjectDownloader,
     manners_for_host,
     with_checksum,
     without_fragment,
 )
-from gristmill.download.download_stages import DocumentDownloadExtractStage
 from gristmill.download.interfaces import DocumentExtractor, DocumentIterator, URLGenerator
-from gristmill.download.object_store import ObjectDownloader
 from gristmill.io.fetch.http_client import HttpClient, Manners
 from gristmill.io.storage.file_input import BadRecord, file_system
 from gristmill.samples.batch import DocumentBatch
@@ -51,7 +49,7 @@ _OLD = re.compile(r"([a-z-]+(?:\.[A-Z]{2})?)(\d{7})")
 
 
 class ArxivUrlGenerator(URLGenerator):
-    """The archives, as the manifest lists them; without one, those that are there."""
+    """Lists the archives in the manifest, or if there is none, in the directory."""
 
     def __init__(
         self, base: str = BUCKET, storage_options: Mapping[str, Any] | None = None, manners: Manners | None = None
@@ -63,10 +61,10 @@ class ArxivUrlGenerator(URLGenerator):
     def generate_urls(self) -> list[str]:
         manifest = self._manifest()
         if manifest is None:
-            return sorted(self._listed())
+            return sorted(self._directory())
         files = [dict(_FIELD.findall(entry)) for entry in _FILE.findall(manifest)]
-        found = {file["filename"]: file.get("md5sum") for file in files if file.get("filename", "").endswith(".tar")}
-        return [with_checksum(f"{self.base}/{name.rsplit('/', 1)[-1]}", "md5", found[name]) for name in sorted(found)]
+        md5 = {file["filename"]: file.get("md5sum") for file in files if file.get("filename", "").endswith(".tar")}
+        return [with_checksum(f"{self.base}/{name.rsplit('/', 1)[-1]}", "md5", md5[name]) for name in sorted(md5)]
 
     def _manifest(self) -> str | None:
         url = f"{self.base}/{MANIFEST}"
@@ -84,9 +82,9 @@ class ArxivUrlGenerator(URLGenerator):
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise DownloadError(url, f"{error} (credentials are needed: whoever reads this bucket pays)") from error
+            raise DownloadError(url, f"{error} (a requester-pays bucket: AWS credentials are required)") from error
 
-    def _listed(self) -> list[str]:
+    def _directory(self) -> list[str]:
         if self.base.startswith(("http:", "https:")):
             page = HttpClient(self.manners).fetch(f"{self.base}/").body.decode("utf-8", "replace")
             return [urljoin(f"{self.base}/", link) for link in _LINK.findall(page)]
@@ -96,7 +94,7 @@ class ArxivUrlGenerator(URLGenerator):
 
 
 class ArxivDownloader(ChecksumDownloader):
-    """Fetches archives from a bucket or a mirror, verified, going on where it stopped."""
+    """Downloads archives from a bucket or a mirror, verifies them, and resumes partial downloads."""
 
     def __init__(
         self,
@@ -114,30 +112,30 @@ class ArxivDownloader(ChecksumDownloader):
         path = Path(self.path_of(url))
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._copy(url, path.with_name(f"{path.name}.draft"), path)
+            self._download_object(url, path.with_name(f"{path.name}.draft"), path)
         return str(path)
 
-    def _copy(self, url: str, draft: Path, path: Path) -> None:
+    def _download_object(self, url: str, draft: Path, path: Path) -> None:
         try:
             ObjectDownloader(str(draft.parent), False, self.storage_options)._download_to_path(
                 without_fragment(url), str(draft)
             )
         except OSError as error:
             raise DownloadError(url, f"{type(error).__name__}: {error}", transient=True) from error
-        checksum = checksum_from_url(url)
+        checksum = self.checksum(url)
         if checksum and checksum.startswith("md5:"):
             with draft.open("rb") as opened:
-                found = hashlib.file_digest(opened, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-            if f"md5:{found}" != checksum:
+                actual = hashlib.file_digest(opened, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+            if f"md5:{actual}" != checksum:
                 draft.unlink()
-                raise DownloadError(url, f"its md5 is {found}, and should be {checksum[4:]}: fetch it again")
+                raise DownloadError(url, f"the md5 is {actual}, expected {checksum[4:]}: download it again")
         draft.replace(path)
 
 
 class ArxivIterator(DocumentIterator):
-    """The papers of an archive: id, and the files of the source as a JSON object by name.
+    """Yields the papers of an archive: their id, and their source files as a JSON object from name to content.
 
-    `log_frequency` changes nothing: a run tells its progress by itself.
+    `log_frequency` has no effect; it is accepted for scripts written for NeMo Curator.
     """
 
     def __init__(self, log_frequency: int = 1000) -> None:
@@ -162,7 +160,7 @@ class ArxivIterator(DocumentIterator):
 
 
 class ArxivExtractor(DocumentExtractor):
-    """The text of a paper."""
+    """Extracts the text of papers."""
 
     def __init__(self, math: str = KEEP, captions: bool = True) -> None:
         self.math, self.captions = math, captions
@@ -189,7 +187,7 @@ class ArxivExtractor(DocumentExtractor):
 class ArxivDownloadExtractStage(CompositeStage[EmptyTask, DocumentBatch]):
     """Papers of arXiv: text, id, source_id and file_name.
 
-    `log_frequency` and `verbose` change nothing: a run tells its progress by itself.
+    `log_frequency` and `verbose` have no effect; they are accepted for scripts written for NeMo Curator.
     """
 
     download_dir: str = "./arxiv_downloads"
@@ -221,7 +219,7 @@ class ArxivDownloadExtractStage(CompositeStage[EmptyTask, DocumentBatch]):
 
 
 def requester_pays_options(base: str, storage_options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The options for a bucket whose readers pay."""
+    """The options of fsspec with "requester pays" set for S3."""
     options = dict(storage_options or {})
     return {"requester_pays": True, **options} if base.startswith(("s3:", "s3a:")) else options
 

@@ -1,14 +1,14 @@
-"""LaTeX to text: one source, or the files of one archive.
+"""LaTeX to plain text, from one source file or all files of a paper.
 
     LatexCleaner().clean({"main.tex": r"\\newcommand{\\to}[1]{to #1}\\begin{document}Up \\to{here}.\\end{document}"})
 
-Macros are expanded with their arguments (`latex_macros.py`), files of the archive put in where they are wanted, accents
-and symbols become characters. What is left out: comments, the preamble but for the title, authors, bibliography,
-pictures, tables but for their captions, citations and references. Formulas stay as LaTeX between dollars
-(`math="keep"`), only those within sentences (`"inline"`), or none (`"drop"`).
+Macros are expanded with their arguments (`latex_macros.py`), \\input and \\include are followed, accents and symbols
+become characters. Comments, the preamble except the title, authors, bibliography, pictures, tables except their
+captions, citations and references are removed. Formulas stay as LaTeX between dollar signs (`math="keep"`), only those
+within sentences (`"inline"`), or not at all (`"drop"`).
 
-It gives up being TeX: conditions, counters, and what packages of other archives define. Commands that it does not know
-are left out, and what they are given is kept.
+Gives up: being TeX. Conditions, counters and the definitions of external packages are not evaluated. Unknown commands
+are removed, but their arguments are kept.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ from gristmill.download.arxiv.latex_symbols import (
     accented,
 )
 from gristmill.download.markup_gaps import GAP, close_gaps
-from gristmill.download.word_sets import word_set
 
 KEEP, INLINE, DROP = MATH = ("keep", "inline", "drop")
-MOST_FILES_IN = 200
-MOST_TEXT = 16 * 2**20
+MAX_INCLUDED_FILES = 200
+MAX_TEXT = 16 * 2**20
 
 _COMMENT = re.compile(r"\\begin\s*\{(verbatim|lstlisting|minted|Verbatim)\}|(?<!\\)((?:\\\\)*)%[^\n]*(?:\n[ \t]*)?")
 _ENDS = re.compile(r"(?<![ \t])[ \t]*\r?\n|\r")
@@ -51,13 +50,15 @@ _DOLLARS = re.compile(r"(?<!\\)\$\$")
 _LABEL = re.compile(r"\\(?:label|tag\*?|nonumber|notag)(?![a-zA-Z])\s*(?:\{[^{}]*\})?")
 _OPTION = re.compile(r"[ \t]*\n?[ \t]*(?=\[)")
 _LENGTH = re.compile(r"\s*=?\s*-?[0-9.]*\s*(?:pt|cm|mm|in|em|ex|\\[a-zA-Z]+)?")
-_SKIPS = word_set("vskip hskip kern parindent parskip baselineskip textwidth textheight topmargin oddsidemargin")
+_LENGTH_COMMANDS = frozenset(
+    "vskip hskip kern parindent parskip baselineskip textwidth textheight topmargin oddsidemargin".split()  # noqa: SIM905
+)
 _STASHED = re.compile("\x02([0-9]+)\x03")
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 class LatexCleaner:
-    """Turns LaTeX sources into text."""
+    """Turns LaTeX sources into plain text."""
 
     def __init__(self, math: str = KEEP, captions: bool = True) -> None:
         if math not in MATH:
@@ -65,36 +66,36 @@ class LatexCleaner:
         self.math, self.captions = math, captions
 
     def clean(self, source: str | Mapping[str, str]) -> str:
-        """The text of a paper: of one source, or of files by their names in the archive."""
+        """The text of a paper, given one source or the contents of its files by name."""
         files = {"main.tex": source} if isinstance(source, str) else dict(source)
         return _Paper(self.math, self.captions).text(join_sources(files))
 
 
 def join_sources(files: Mapping[str, str]) -> str:
-    """One source of the files of an archive, without comments."""
-    bare = {name: _without_comments(text) for name, text in files.items()}
-    sources = {name: text for name, text in bare.items() if not name.endswith((".sty", ".cls"))}
+    """The files of a paper as one source without comments. The main file is the one that looks most like a document."""
+    uncommented = {name: _without_comments(text) for name, text in files.items()}
+    sources = {name: text for name, text in uncommented.items() if not name.endswith((".sty", ".cls"))}
     if not sources:
         return ""
     main = max(sources, key=lambda name: (len(_DOCUMENT.findall(sources[name])), len(sources[name]), name))
-    text = _include_files(sources[main], bare, [main])
+    text = _include_files(sources[main], uncommented, [main])
     packages = [name.strip() for found in _PACKAGE.finditer(text) for name in found[1].split(",")]
-    local = [bare[f"{name}.sty"] for name in packages if f"{name}.sty" in bare]
-    return "\n".join([*(_definitions(style) for style in local), text])[:MOST_TEXT]
+    local = [uncommented[f"{name}.sty"] for name in packages if f"{name}.sty" in uncommented]
+    return "\n".join([*(_definitions(style) for style in local), text])[:MAX_TEXT]
 
 
 def _without_comments(text: str) -> str:
     text = _CONTROL.sub("", _ENDS.sub("\n", text))
     if "%" in text:
-        text = _uncommented(text)
+        text = _remove_comments(text)
     return _without_iffalse(text) if "\\iffalse" in text else text
 
 
-def _uncommented(text: str) -> str:
-    """Without comments, but for what looks like them in listings."""
+def _remove_comments(text: str) -> str:
+    """Remove comments, but not what looks like them in listings."""
     pieces: list[str] = []
     done = at = 0
-    missing: set[str] = set()  # to look for the same end again and again would take for ever
+    missing: set[str] = set()  # ends that do not occur again: searching for each again would be quadratic
     while found := _COMMENT.search(text, at):
         at = found.end()
         if not found[1]:
@@ -117,27 +118,28 @@ def _without_iffalse(text: str) -> str:
 
 
 def _definitions(style: str) -> str:
-    """A package of the archive. What it does is not wanted, only the macros that it defines."""
+    """The macro definitions of a package that comes with the paper; the rest of it is not text."""
     return "\n".join(
         line for line in style.split("\n") if re.match(r"\s*\\(?:new|renew|provide)command|\s*\\def", line)
     )
 
 
 def _include_files(text: str, files: Mapping[str, str], path: list[str]) -> str:
-    """With the files that it asks for in their places. A file is not put into itself."""
-    left = [MOST_FILES_IN, MOST_TEXT]
+    """Replace \\input and \\include by the files they name. A file is not included in itself."""
+    files_left, text_left = MAX_INCLUDED_FILES, MAX_TEXT
 
-    def wanted(found: re.Match[str], path: list[str]) -> str:
+    def included(found: re.Match[str], path: list[str]) -> str:
         name = (found[1] or found[2] or "").strip().removeprefix("./")
-        known = next((known for known in (name, f"{name}.tex", f"{name}.TEX") if known in files), None)
-        if known is None or known in path or len(path) > 20 or left[0] <= 0 or left[1] <= 0:
+        file = next((file for file in (name, f"{name}.tex", f"{name}.TEX") if file in files), None)
+        nonlocal files_left, text_left
+        if file is None or file in path or len(path) > 20 or files_left <= 0 or text_left <= 0:
             return ""
-        left[0] -= 1
-        left[1] -= len(files[known])
-        text = _INPUT.sub(lambda inner: wanted(inner, [*path, known]), files[known])
+        files_left -= 1
+        text_left -= len(files[file])
+        text = _INPUT.sub(lambda inner: included(inner, [*path, file]), files[file])
         return f"\n\n{text}\n\n" if "include" in found[0] else f"{text} "
 
-    return _INPUT.sub(lambda found: wanted(found, path), text)
+    return _INPUT.sub(lambda found: included(found, path), text)
 
 
 class _Paper:
@@ -164,7 +166,7 @@ class _Paper:
         return _STASHED.sub(lambda found: self.stash[int(found[1])], text).strip() if self.stash else text
 
     def _convert(self, text: str, depth: int = 0) -> None:
-        """Text to `out`. What is in brackets is not looked into apart: brackets and commands before them just go."""
+        """Append the text to `out`. Braces and unknown commands are removed, the content of braces is kept."""
         at = 0
         while found := _TOKEN.search(text, at):
             self.out.append(text[at : found.start()])
@@ -185,12 +187,12 @@ class _Paper:
             return _COMMANDS[name](self, text, at, depth)
         if name in SYMBOLS:
             self.out.append(SYMBOLS[name])
-            return _eat_space(text, at)
+            return _skip_blanks(text, at)
         if name in ACCENTS and len(name) == 1:
             return self._accent(name, text, at)
-        if name in _SKIPS and (length := _LENGTH.match(text, at)):
+        if name in _LENGTH_COMMANDS and (length := _LENGTH.match(text, at)):
             return length.end()
-        return self._dropped(name, text, at) if name in ARGUMENTS_DROPPED else _after(text, at)
+        return self._drop_arguments(name, text, at) if name in ARGUMENTS_DROPPED else _after_unknown(text, at)
 
     def _end(self, text: str, at: int, depth: int) -> int:
         self.out.append("\n")
@@ -203,9 +205,9 @@ class _Paper:
         return self._between(" (", ")", text, at, depth)
 
     def _between(self, before: str, after: str, text: str, at: int, depth: int) -> int:
-        words, at = read_argument(text, _options(text, at))
+        argument, at = read_argument(text, _options(text, at))
         self.out.append(before)
-        self._deeper(words, depth)
+        self._convert_nested(argument, depth)
         self.out.append(after)
         return at
 
@@ -213,7 +215,7 @@ class _Paper:
         mark = text[at : at + 1]
         end = text.find(mark, at + 1)
         if not mark or end < 0:
-            return _after(text, at)
+            return _after_unknown(text, at)
         self._keep(text[at + 1 : end])
         return end + 1
 
@@ -222,25 +224,25 @@ class _Paper:
         self.out.append(accented(mark, base))
         return at
 
-    def _dropped(self, name: str, text: str, at: int) -> int:
+    def _drop_arguments(self, name: str, text: str, at: int) -> int:
         self.out.append(GAP if name in GAP_COMMANDS else "")
         at = _options(text, at)
         for _ in range(ARGUMENTS_DROPPED[name]):
-            start = _eat_space(text, at)
+            start = _skip_blanks(text, at)
             if text[start : start + 1] != "{":
                 break
             at = _options(text, read_argument(text, start)[1])
         return at
 
-    def _deeper(self, text: str, depth: int) -> None:
+    def _convert_nested(self, text: str, depth: int) -> None:
         if depth < 30:
             self._convert(text, depth + 1)
 
     def _item(self, text: str, at: int, depth: int) -> int:
         self.out.append("\n- ")
-        start = _eat_space(text, at)
+        start = _skip_blanks(text, at)
         if text[start : start + 1] == "[" and (found := braced_group(text, start, "[]")):
-            self._deeper(found[0], depth)
+            self._convert_nested(found[0], depth)
             self.out.append(" ")
             return found[1]
         return start
@@ -264,7 +266,7 @@ class _Paper:
         return at
 
     def _find(self, mark: str, text: str, at: int) -> int:
-        """Where the mark is; what is not in the rest of a text is looked for once."""
+        """Like `text.find`, but a mark that does not occur again is searched for only once."""
         if self._missing.get(mark) is text:
             return -1
         found = text.find(mark, at)
@@ -276,7 +278,7 @@ class _Paper:
         end = (_DOLLARS if mark == "$$" else _DOLLAR).search(text, at)
         inner = text[at : end.start()] if end else ""
         if end is None or (mark == "$" and "\n\n" in inner):
-            return at  # a dollar that nothing closes
+            return at  # an unmatched dollar sign
         if inner.strip():
             self._formula(inner, display=mark == "$$")
         return end.end()
@@ -293,15 +295,14 @@ class _Paper:
             self._keep(f"${inner}$")
 
     def _keep(self, text: str) -> None:
-        """Text that must not be changed by what follows."""
+        """Append text that later steps must not change."""
         self.stash.append(_STASHED.sub("", text))
         self.out.append(f"\x02{len(self.stash) - 1}\x03")
 
     def _environment(self, text: str, at: int, depth: int) -> int:
         full, at = read_argument(text, at)
         name = full.strip().rstrip("*")
-        kind = FORMULAS | LITERAL | LEFT_OUT | FLOATS
-        if name not in kind:
+        if name not in _HANDLED_ENVIRONMENTS:
             at = _options(text, at)
             self.out.append(f"\n\n{STATEMENTS[name]}. " if name in STATEMENTS and name != "abstract" else "\n\n")
             return at
@@ -335,6 +336,7 @@ _COMMANDS = {
     "lstinline": _Paper._verbatim,
     **dict.fromkeys((*SECTIONS, "caption"), _Paper._own_paragraph),
 }
+_HANDLED_ENVIRONMENTS = FORMULAS | LITERAL | LEFT_OUT | FLOATS
 _MARKS = {"{": "", "}": "", "~": " ", "&": " ", "``": "“", "''": "”", "\n": " "}
 
 
@@ -343,7 +345,7 @@ def _dash(mark: str) -> str:
 
 
 def _options(text: str, at: int) -> int:
-    """Where it goes on after options in square brackets."""
+    """The position after up to three options in square brackets."""
     for _ in range(3):
         found = _OPTION.match(text, at)
         inside = braced_group(text, found.end(), "[]") if found else None
@@ -353,13 +355,13 @@ def _options(text: str, at: int) -> int:
     return at
 
 
-def _eat_space(text: str, at: int) -> int:
+def _skip_blanks(text: str, at: int) -> int:
     while at < len(text) and text[at] in " \t":
         at += 1
     return at
 
 
-def _after(text: str, at: int) -> int:
-    """After a command that is not known: without its options, if it has arguments too."""
+def _after_unknown(text: str, at: int) -> int:
+    """The position after an unknown command: after its options, but only if arguments follow them."""
     end = _options(text, at)
-    return end if end > at and text[end : end + 1] == "{" else _eat_space(text, at)
+    return end if end > at and text[end : end + 1] == "{" else _skip_blanks(text, at)

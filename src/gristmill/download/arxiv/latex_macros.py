@@ -1,7 +1,9 @@
-"""Macros of LaTeX sources, expanded: \\newcommand with arguments and a default, \\def, \\let, \\DeclareMathOperator.
+"""Expands the macros of LaTeX sources: \\newcommand with arguments and a default, \\def, \\let, \\DeclareMathOperator.
 
-It gives up programs: conditions other than \\iffalse, counters, delimited arguments with more than a mark between them.
-What would not end is cut off: expansions and characters have a budget, and what is beyond it stays as it was written.
+The numbers of expansions and of added characters are limited, so recursive macros end; beyond the limits macros stay as
+written.
+
+Gives up: programs, that is, conditions other than \\iffalse, counters, and delimited arguments of \\def.
 """
 
 from __future__ import annotations
@@ -10,11 +12,11 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-MOST_EXPANSIONS = 50_000
-MOST_TEXT = 4 * 2**20
+MAX_EXPANSIONS = 50_000
+MAX_ADDED_TEXT = 4 * 2**20
 """Characters that expansions may add to a source."""
 
-_DEEPEST = 100
+_MAX_DEPTH = 100
 _COMMAND = re.compile(r"\\([a-zA-Z@]+)\*?")
 _PARAMETER = re.compile(r"#+([1-9])")
 _SPACE = re.compile(r"[ \t]*\n?[ \t]*")
@@ -37,7 +39,7 @@ class LatexMacro(NamedTuple):
 
 
 def braced_group(text: str, start: int, pair: str = "{}") -> tuple[str, int] | None:
-    """What is between the bracket at `start` and the one that closes it, and where it goes on."""
+    """The text between the bracket at `start` and the one that closes it, and the position after that."""
     if pair == "[]":
         return _options(text, start)
     depth = 0
@@ -46,13 +48,13 @@ def braced_group(text: str, start: int, pair: str = "{}") -> tuple[str, int] | N
         depth += (mark == "{") - (mark == "}")
         if depth == 0 and mark == "}":
             return text[start + 1 : found.start()], found.end()
-    end = _closed(text).get(start) if start + _NEAR < len(text) else None
+    end = _closing_braces(text).get(start) if start + _NEAR < len(text) else None
     return None if end is None else (text[start + 1 : end], end + 1)
 
 
 @lru_cache(4)
-def _closed(text: str) -> dict[int, int]:
-    """Where each bracket of a long text is closed, found at once: to look for each alone would take for ever."""
+def _closing_braces(text: str) -> dict[int, int]:
+    """The position of the closing brace of each open one, found in one pass: a search for each would be quadratic."""
     closed: dict[int, int] = {}
     opened: list[int] = []
     for found in _BRACE.finditer(text):
@@ -64,7 +66,7 @@ def _closed(text: str) -> dict[int, int]:
 
 
 def _options(text: str, start: int) -> tuple[str, int] | None:
-    """What is in square brackets, which is short and of one paragraph."""
+    """The text in square brackets, if it is short and within one paragraph, and the position after it."""
     depth = inner = 0
     for found in _SQUARE.finditer(text, start, start + _LONGEST_OPTION):
         mark = found.group()
@@ -79,18 +81,17 @@ def _options(text: str, start: int) -> tuple[str, int] | None:
 
 
 class MacroExpander:
-    """Expands the macros of one source. Definitions hold from where they are to the end."""
+    """Expands the macros of one source. A definition holds from its position to the end."""
 
     def __init__(self) -> None:
         self.macros: dict[str, LatexMacro] = {}
-        self._left = MOST_EXPANSIONS
-        self._room = MOST_TEXT
-        self._unclosed = False
+        self._expansions_left = MAX_EXPANSIONS
+        self._text_left = MAX_ADDED_TEXT
 
     def expand(self, text: str) -> str:
-        """The text with macros replaced, and without their definitions."""
+        """The text with macros replaced and without their definitions."""
         out: list[str] = []
-        frames: list[tuple[str, int]] = [(text, 0)]
+        frames: list[tuple[str, int]] = [(text, 0)]  # the texts being read, innermost last, and the position in each
         while frames:
             current, at = frames.pop()
             found = _COMMAND.search(current, at)
@@ -104,24 +105,24 @@ class MacroExpander:
                 frames.append((current, defined))
                 continue
             macro = self.macros.get(name)
-            if macro is None or self._left <= 0 or self._room <= 0 or len(frames) > _DEEPEST:
+            if macro is None or self._expansions_left <= 0 or self._text_left <= 0 or len(frames) > _MAX_DEPTH:
                 out.append(found.group())
                 frames.append((current, end))
                 continue
             if found.group().endswith("*"):
                 end -= 1
             body, end = self._apply(macro, current, end, frames)
-            self._left -= 1
-            self._room -= len(body)
+            self._expansions_left -= 1
+            self._text_left -= len(body)
             if end < len(current):
                 frames.append((current, end))
             frames.append((body, 0))
             if body[-1:].isalpha() and current[end : end + 1].isalpha() and _COMMAND.search(body[-30:]):
-                frames[-1] = (body + " ", 0)  # \def\x{\alpha} must not make \alphab of \x b
+                frames[-1] = (body + " ", 0)  # with \def\x{\alpha}, "\x b" must not become "\alphab"
         return "".join(out)
 
     def _define(self, name: str, text: str, at: int) -> int | None:
-        """Where the source goes on after a definition; None if this is none."""
+        """Store a definition and return the position after it; None if this is not a definition."""
         if name in _DEFINES or name in _OPERATORS:
             return self._newcommand(text, at, operator=name in _OPERATORS)
         if name in _TEX_DEFINES:
@@ -155,7 +156,7 @@ class MacroExpander:
     def _def(self, text: str, at: int) -> int | None:
         found = _NAME.match(text, at)
         pattern = _PATTERN.match(text, found.end()) if found else None
-        if not found or not pattern:  # delimited arguments: what they mean is a matter of the text around
+        if not found or not pattern:  # delimited arguments, whose extent depends on the text around them
             return None
         body = braced_group(text, pattern.end())
         if body is None:
@@ -164,7 +165,8 @@ class MacroExpander:
         return body[1]
 
     def _apply(self, macro: LatexMacro, text: str, at: int, frames: list[tuple[str, int]]) -> tuple[str, int]:
-        """The body with its arguments, and where the text goes on. Space after a name without arguments is eaten."""
+        """The body with its arguments filled in, and the position after the call. As in TeX, a macro without arguments
+        swallows the space after it."""
         if not macro.arity:
             end = at
             while end < len(text) and text[end] in " \t":
@@ -177,7 +179,7 @@ class MacroExpander:
             args.append(given[0] if given else macro.default)
             at = given[1] if given else at
         while len(args) < macro.arity:
-            if _skip(text, at) >= len(text) and frames:  # a macro at the end of another takes what follows that
+            if _skip(text, at) >= len(text) and frames:  # a macro at the end of another reads on after it
                 text_after, at_after = frames.pop()
                 value, after = read_argument(text_after, at_after)
                 frames.append((text_after, after))
@@ -190,7 +192,7 @@ class MacroExpander:
 
 
 def read_argument(text: str, at: int) -> tuple[str, int]:
-    """One argument: a group, a command or a character."""
+    """One argument, that is, a group, a command or a character, and the position after it."""
     start = _skip(text, at)
     if text[start : start + 1] == "{":
         return braced_group(text, start) or ("", start + 1)

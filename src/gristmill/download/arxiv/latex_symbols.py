@@ -1,10 +1,10 @@
-"""What LaTeX commands stand for, and which of them take arguments that are no text."""
+"""Tables of LaTeX commands and environments: the text they stand for, and arguments that are not text."""
+
+# ruff: noqa: SIM905  lists of words read best as text
 
 from __future__ import annotations
 
 import unicodedata
-
-from gristmill.download.word_sets import word_set
 
 _COMBINING = {
     "`": "\u0300", "'": "\u0301", "^": "\u0302", "~": "\u0303", "=": "\u0304", "u": "\u0306", ".": "\u0307",
@@ -32,8 +32,7 @@ SYMBOLS = {
 
 ARGUMENTS_DROPPED = {
     **dict.fromkeys(
-        word_set(
-            """
+        """
         label ref eqref pageref autoref cref Cref vref nameref cite citep citet citealp citealt citeauthor citeyear
         citeyearpar nocite parencite textcite autocite footcite supercite onlinecite citenum citen bibliography
         bibliographystyle printbibliography addbibresource includegraphics epsfig psfig epsfbox psfrag input include
@@ -44,16 +43,13 @@ ARGUMENTS_DROPPED = {
         special write openout tag captionsetup geometry thanksref corref fntext cortext ead dedicatory received accepted
         preprint numberwithin allowdisplaybreaks newenvironment renewenvironment
         subjclass titlerunning authorrunning numberofauthors conferenceinfo CopyrightYear crdata terms
-        """
-        ),
+        """.split(),
         1,
     ),
     **dict.fromkeys(
-        word_set("setlength addtolength settowidth textcolor definecolor resizebox scalebox rotatebox newtheorem"), 1
+        "setlength addtolength settowidth textcolor definecolor resizebox scalebox rotatebox newtheorem".split(), 1
     ),
-    **dict.fromkeys(
-        word_set("setlength addtolength addcontentsline setcounter addtocounter settowidth numberwithin"), 2
-    ),
+    **dict.fromkeys("setlength addtolength addcontentsline setcounter addtocounter settowidth numberwithin".split(), 2),
     "addcontentsline": 3,
     "resizebox": 2,
     "definecolor": 3,
@@ -73,7 +69,7 @@ ARGUMENTS_DROPPED = {
     "fontfamily": 1,
     "texorpdfstring": 0,
 }
-"""Commands, and how many of their arguments are no text."""
+"""The number of arguments of a command, from the first on, that are not text. Later entries override earlier ones."""
 
 GAP_COMMANDS = frozenset(
     name
@@ -81,23 +77,26 @@ GAP_COMMANDS = frozenset(
     if name.startswith(("cite", "ref", "eqref", "autoref", "cref", "Cref", "label", "footcite", "index", "pageref"))
     or name.endswith(("cite", "ref"))
 )
+"""Commands whose removal leaves a gap in a sentence, as in "see [3]"."""
 
-SECTIONS = word_set("part chapter section subsection subsubsection paragraph subparagraph")
+SECTIONS = frozenset("part chapter section subsection subsubsection paragraph subparagraph".split())
 
-FORMULAS = word_set(
+FORMULAS = frozenset(
     """
     equation align eqnarray gather multline displaymath math flalign alignat eqalign subequations dmath IEEEeqnarray
     xalignat split
-    """
+    """.split()
 )
-LITERAL = word_set("verbatim lstlisting minted Verbatim alltt listing")
-LEFT_OUT = word_set(
+LITERAL = frozenset("verbatim lstlisting minted Verbatim alltt listing".split())
+LEFT_OUT = frozenset(
     """
     thebibliography comment tikzpicture picture pspicture tabular tabularx tabulary longtable array keywords CCSXML
     filecontents pgfpicture references refsection NoHyper psfrags
-    """
+    """.split()
 )
-FLOATS = word_set("figure table wrapfigure wraptable sidewaysfigure sidewaystable SCfigure subfigure algorithm float")
+FLOATS = frozenset(
+    "figure table wrapfigure wraptable sidewaysfigure sidewaystable SCfigure subfigure algorithm float".split()
+)
 STATEMENTS = {
     "theorem": "Theorem", "thm": "Theorem", "lemma": "Lemma", "lem": "Lemma", "proposition": "Proposition",
     "prop": "Proposition", "corollary": "Corollary", "cor": "Corollary", "definition": "Definition", "defn":
@@ -107,7 +106,7 @@ STATEMENTS = {
 
 
 def accented(accent: str, base: str) -> str:
-    """`\\'e` is é. What cannot have the accent is left as it is."""
+    """The letter with its accent: `\\'e` is é. A base that cannot take the accent is returned unchanged."""
     letter = _DOTLESS.get(base.strip(), base.strip())
     if not letter or letter[0] == "\\":
         return letter and SYMBOLS.get(letter[1:].strip(), "")

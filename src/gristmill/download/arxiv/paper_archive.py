@@ -1,7 +1,7 @@
-"""Archives of papers: a tar of papers, each gzipped, each one file or a tar of files. Nothing is unpacked to disk.
+"""Reads archives of papers: a tar of gzipped files, each one source file or a tar of them. Nothing is unpacked to disk.
 
-It gives up what is too large to be a paper: more than 1 GiB unpacked, or 32 MiB of source. Such a paper is told as bad,
-with its place, as is one whose gzip or tar is damaged; the others are read.
+Gives up: papers of more than 1 GiB unpacked or 32 MiB of source. Such a paper, or one whose gzip or tar is damaged, is
+yielded as a `BadRecord` with its offset; the others are read.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from typing import IO, Any, NamedTuple
 from gristmill.io.storage.file_input import BadRecord
 
 SOURCE, PDF, OTHER = "source", "pdf", "other"
-MOST_UNPACKED, MOST_SOURCE = 2**30, 32 * 2**20
+MAX_UNPACKED_BYTES, MAX_SOURCE_BYTES = 2**30, 32 * 2**20
 
-_TEXTS = (".tex", ".ltx", ".latex", ".sty", ".cls", ".txt")
+_LATEX_EXTENSIONS = (".tex", ".ltx", ".latex")
+_SOURCE_EXTENSIONS = (*_LATEX_EXTENSIONS, ".sty", ".cls", ".txt")
 _BLOCK = 512
-_FAULTS = (OSError, EOFError, zlib.error, tarfile.TarError, ValueError)
+_READ_ERRORS = (OSError, EOFError, zlib.error, tarfile.TarError, ValueError)
 
 
 class ArxivPaper(NamedTuple):
@@ -31,40 +32,39 @@ class ArxivPaper(NamedTuple):
 
 
 class _BoundedStream:
-    """A stream that may not go on for ever: a megabyte of gzip can hold a gigabyte."""
+    """A stream with a limit on its size: a megabyte of gzip can unpack to a gigabyte."""
 
     def __init__(self, stream: Any) -> None:
-        self.stream, self.left = stream, MOST_UNPACKED
+        self.stream, self.remaining = stream, MAX_UNPACKED_BYTES
 
     def read(self, size: int = -1) -> bytes:
-        data: bytes = self.stream.read(size if size >= 0 else self.left + 1)
-        self.left -= len(data)
-        if self.left < 0:
-            raise ValueError(f"more than {MOST_UNPACKED:,} bytes when unpacked")
+        data: bytes = self.stream.read(size if size >= 0 else self.remaining + 1)
+        self.remaining -= len(data)
+        if self.remaining < 0:
+            raise ValueError(f"more than {MAX_UNPACKED_BYTES:,} bytes when unpacked")
         return data
 
 
 def read_papers(path: str) -> Iterator[ArxivPaper | BadRecord]:
-    """The papers of an archive, in their order, with their places in the file."""
+    """The papers of an archive in order, with their offsets in the file."""
     size = Path(path).stat().st_size
-    place = 0
+    offset = 0
     try:
         with tarfile.open(path, "r:") as archive:
             for member in archive:
-                place = member.offset_data
+                offset = member.offset_data
                 if member.isfile() and member.name.lower().endswith((".gz", ".pdf", ".tex")):
                     yield _read(archive, member)
-            place = archive.offset
-        if not _ends_at(path, place):
-            yield BadRecord(size, "the archive has no end mark, so it was cut off")
+            offset = archive.offset
+        if not _has_end_mark(path, offset):
+            yield BadRecord(size, "the archive is truncated: it has no end mark")
     except tarfile.TarError as error:
-        yield BadRecord(place, f"the archive cannot be read on: {error}. Remove it and fetch it again")
+        yield BadRecord(offset, f"the rest of the archive cannot be read: {error}. Delete it to download it again")
 
 
-def _ends_at(path: str, place: int) -> bool:
-    """Whether the mark of an archive's end is there."""
+def _has_end_mark(path: str, offset: int) -> bool:
     with open(path, "rb") as opened:
-        opened.seek(place)
+        opened.seek(offset)
         return opened.read(_BLOCK) == bytes(_BLOCK)
 
 
@@ -73,43 +73,43 @@ def _read(archive: tarfile.TarFile, member: tarfile.TarInfo) -> ArxivPaper | Bad
         return ArxivPaper(member.name, PDF, {}, member.offset_data)
     try:
         opened = archive.extractfile(member)
-        assert opened is not None  # it is a file
+        assert opened is not None  # the member is a file
         with opened:
             files = _unpack(opened)
-    except _FAULTS as error:
+    except _READ_ERRORS as error:
         return BadRecord(member.offset_data, f"{member.name}: {type(error).__name__}: {error}")
     return ArxivPaper(member.name, SOURCE if files else OTHER, files, member.offset_data)
 
 
 def _unpack(opened: IO[bytes]) -> dict[str, str]:
-    """The texts of one paper by their names; none if there is no source."""
-    zipped = opened.read(2) == b"\x1f\x8b"
+    """The source files of a paper by name; empty if it has no LaTeX source."""
+    gzipped = opened.read(2) == b"\x1f\x8b"
     opened.seek(0)
-    stream: Any = _BoundedStream(gzip.GzipFile(fileobj=opened) if zipped else opened)
-    head = stream.read(_BLOCK)
+    head = _BoundedStream(gzip.GzipFile(fileobj=opened) if gzipped else opened).read(_BLOCK)
     opened.seek(0)
-    stream = _BoundedStream(gzip.GzipFile(fileobj=opened) if zipped else opened)
+    stream: Any = _BoundedStream(gzip.GzipFile(fileobj=opened) if gzipped else opened)
     if not _is_tar(head):
         if head.startswith((b"%PDF", b"%!PS", b"PK\x03\x04", b"<?xml", b"<html")):
             return {}
-        return {"main.tex": decode_source(_limited(stream, MOST_SOURCE))}
+        return {"main.tex": decode_source(_read_limited(stream, MAX_SOURCE_BYTES))}
     files: dict[str, str] = {}
-    left = MOST_SOURCE
+    remaining = MAX_SOURCE_BYTES
     with tarfile.open(fileobj=stream, mode="r|") as inner:
         for member in inner:
-            if not member.isfile() or not member.name.lower().endswith(_TEXTS):
+            if not member.isfile() or not member.name.lower().endswith(_SOURCE_EXTENSIONS):
                 continue
             text = inner.extractfile(member)
-            data = _limited(text, left) if text else b""
-            left -= len(data)
+            data = _read_limited(text, remaining) if text else b""
+            remaining -= len(data)
             files[member.name.removeprefix("./")] = decode_source(data)
-    return files if any(name.lower().endswith(_TEXTS[:3]) or "\\begin" in text for name, text in files.items()) else {}
+    is_latex = any(name.lower().endswith(_LATEX_EXTENSIONS) or "\\begin" in text for name, text in files.items())
+    return files if is_latex else {}
 
 
-def _limited(stream: Any, most: int) -> bytes:
-    data: bytes = stream.read(most + 1)
-    if len(data) > most:
-        raise ValueError(f"more than {MOST_SOURCE:,} bytes of source")
+def _read_limited(stream: Any, max_bytes: int) -> bytes:
+    data: bytes = stream.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise ValueError(f"more than {MAX_SOURCE_BYTES:,} bytes of source")
     return data
 
 
@@ -122,7 +122,7 @@ def _is_tar(head: bytes) -> bool:
 
 
 def decode_source(data: bytes) -> str:
-    """UTF-8, or else what was used before."""
+    """Decode as UTF-8, or else as Latin-1 if the source names it, or Windows-1252."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -2,11 +2,11 @@
 
     PdfExtractor().extract({"content": pdf_bytes})   ->  {"text": "...", "pages": 3}
 
-Text is in the order in which the pages show it; words that were hyphenated at the end of a line are whole again, lines
-of a paragraph are joined. A file that is damaged, encrypted or larger than the limits raises, so its record is set
-aside with the reason; one that takes for ever ends with its worker (`timeout_s` of the stage).
+Text is in the order in which the file draws it; words hyphenated at the end of a line and lines of a paragraph are
+joined. A file that is damaged, encrypted or larger than the limits raises, so its record goes to quarantine with the
+reason; so does one that exceeds the `timeout_s` of the stage.
 
-It gives up pictures of text, which need OCR, and columns that the file itself does not draw one after the other.
+Gives up: scanned pages, which need OCR, and columns that the file does not draw one after the other.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _LIGATURES = str.maketrans(
 )
 _BLANKS = re.compile(r"\n{3,}")
 _PASSWORD = 4
-"""What PDFium calls a file that wants a password."""
+"""PDFium's error code for a missing or wrong password."""
 
 
 class PdfError(ValueError):
-    """A PDF that cannot be used, and why."""
+    """A PDF that cannot be read. The message gives the reason."""
 
 
 class PdfExtractor(DocumentExtractor):
-    """The text of PDFs in the column `content`. With `per_page`, pages are divided by form feeds."""
+    """Extracts the text of the PDF files in the column `content`. `per_page` separates pages by form feeds."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class PdfExtractor(DocumentExtractor):
         require("pypdfium2", "pdf", "reading PDF")
 
     def extract(self, record: dict[str, Any]) -> dict[str, Any] | None:
-        """Raises a PdfError for a file that cannot be used."""
+        """Raises a PdfError for a file that cannot be read."""
         pages = self.pages(record[self.content_field] or b"")
         if not any(pages):
             self.count("without_text")
@@ -69,13 +69,13 @@ class PdfExtractor(DocumentExtractor):
         if len(data) > self.max_bytes:
             raise PdfError(f"{len(data):,} bytes, more than the limit of {self.max_bytes:,} (max_bytes)")
         if b"%PDF-" not in data[:1024]:
-            raise PdfError("this is no PDF: it does not begin with %PDF")
+            raise PdfError("not a PDF: it does not begin with %PDF")
         library = require("pypdfium2", "pdf", "reading PDF")
         try:
             document = library.PdfDocument(data, password=self.password)
         except library.PdfiumError as error:
             locked = getattr(error, "err_code", None) == _PASSWORD
-            raise PdfError("encrypted: it wants a password" if locked else f"damaged: {error}") from error
+            raise PdfError("encrypted: a password is required" if locked else f"damaged: {error}") from error
         try:
             return self._read(document, library)
         finally:
@@ -85,16 +85,16 @@ class PdfExtractor(DocumentExtractor):
         count = len(document)
         if self.max_pages is not None and count > self.max_pages:
             raise PdfError(f"{count:,} pages, more than the limit of {self.max_pages:,} (max_pages)")
-        until = time.monotonic() + self.max_seconds
+        deadline = time.monotonic() + self.max_seconds
         pages = []
         for number in range(count):
-            if time.monotonic() > until:
-                raise PdfError(f"{number:,} of {count:,} pages took more than {self.max_seconds:g} s (max_seconds)")
+            if time.monotonic() > deadline:
+                raise PdfError(f"only {number:,} of {count:,} pages were read in {self.max_seconds:g} s (max_seconds)")
             try:
                 page = document[number]
-                words = page.get_textpage()
-                pages.append(clean_page_text(words.get_text_range(), self.join_lines))
-                words.close()
+                text_page = page.get_textpage()
+                pages.append(clean_page_text(text_page.get_text_range(), self.join_lines))
+                text_page.close()
                 page.close()
             except library.PdfiumError as error:
                 raise PdfError(f"page {number + 1} of {count:,} is damaged: {error}") from error
@@ -108,23 +108,23 @@ class PdfExtractor(DocumentExtractor):
 
 
 def clean_page_text(raw: str, join_lines: bool = True) -> str:
-    """The text of a page: hyphens at line ends undone, ligatures as letters, lines of a paragraph joined."""
+    """The text of a page without hyphens at line ends, ligatures or control characters, with paragraphs joined."""
     text = _HYPHEN.sub("", raw.replace("\r\n", "\n").replace("\r", "\n").replace("\x02\n", "-\n"))
     text = _CONTROL.sub("", text.translate(_LIGATURES))
     lines = [line.strip() for line in text.split("\n")]
-    return _BLANKS.sub("\n\n", "\n".join(_joined(lines) if join_lines else lines)).strip()
+    return _BLANKS.sub("\n\n", "\n".join(_join_lines(lines) if join_lines else lines)).strip()
 
 
-def _joined(lines: list[str]) -> list[str]:
-    """Lines that are nearly as long as the longest go on in the next, unless it begins like a list."""
+def _join_lines(lines: list[str]) -> list[str]:
+    """Join a line that is nearly as long as the longest ones to the next, unless that begins like a list item."""
     lengths = sorted(len(line) for line in lines if line)
-    full = lengths[int(len(lengths) * 0.9)] * 0.75 if lengths else 0
+    full_length = lengths[int(len(lengths) * 0.9)] * 0.75 if lengths else 0
     out: list[str] = []
-    open_line = False
+    continues = False
     for line in lines:
-        if open_line and line and not re.match(r"[•\-–*▪]\s|\(?\d{1,3}[.)]\s", line):
+        if continues and line and not re.match(r"[•\-–*▪]\s|\(?\d{1,3}[.)]\s", line):
             out[-1] = f"{out[-1]} {line}"
         else:
             out.append(line)
-        open_line = len(line) >= max(full, 25) and bool(line)
+        continues = len(line) >= max(full_length, 25) and bool(line)
     return out

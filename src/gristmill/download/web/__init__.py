@@ -1,1 +1,1 @@
-"""Web pages: Common Crawl, WARC files and lists of addresses, and the text of the pages in them."""
+"""Web pages: Common Crawl, WARC files and lists of URLs, and the text of pages."""

@@ -1,6 +1,7 @@
-"""Common Crawl: which files its snapshots have, fetching them, and the text in them.
+"""Common Crawl: lists the files of snapshots, downloads them and extracts text.
 
-Main snapshots are named by year and week ("2024-10"), those of news by year and month ("2024-05").
+Snapshots of the main crawl are named by year and week ("2024-10"), those of the news crawl by year and month
+("2024-05").
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from gristmill.core.errors import DownloadError, PlanError
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import EmptyTask
 from gristmill.download.download_stages import DocumentDownloadExtractStage
-from gristmill.download.interfaces import DocumentDownloader, HttpDownloader, URLGenerator
-from gristmill.download.object_store import ObjectDownloader, read_object
+from gristmill.download.downloaders import DocumentDownloader, HttpDownloader, ObjectDownloader, read_object
+from gristmill.download.interfaces import URLGenerator
 from gristmill.download.web.html_extractors import HTMLExtractorAlgorithm
 from gristmill.download.web.page_extractor import CommonCrawlHTMLExtractor
 from gristmill.download.web.warc_reader import CommonCrawlWarcIterator
@@ -32,7 +33,7 @@ FIRST_NEWS = (2016, 8)
 
 @dataclass(eq=False)
 class CommonCrawlUrlGenerator(URLGenerator):
-    """The files of all snapshots from one to another, both included."""
+    """Lists the files of all snapshots from `start_snapshot` to `end_snapshot`, both included."""
 
     start_snapshot: str
     end_snapshot: str
@@ -47,55 +48,57 @@ class CommonCrawlUrlGenerator(URLGenerator):
         if self.crawl_type not in (MAIN, NEWS):
             raise ValueError(f"crawl_type is {self.crawl_type!r}, must be 'main' or 'news'")
         if self.file_type not in ("warc", "wet") or (self.crawl_type == NEWS and self.file_type != "warc"):
-            raise ValueError(f"file_type is {self.file_type!r}, must be 'warc', or 'wet' for the main crawl")
-        self._start, self._end = self._parsed(self.start_snapshot), self._parsed(self.end_snapshot)
+            raise ValueError(f"file_type is {self.file_type!r}, must be 'warc', or for the main crawl 'wet'")
+        self._start, self._end = self._parse(self.start_snapshot), self._parse(self.end_snapshot)
         if self._start > self._end:
             raise ValueError(f"start_snapshot {self.start_snapshot!r} is after end_snapshot {self.end_snapshot!r}")
         if self.crawl_type == NEWS and self._end < FIRST_NEWS:
-            raise ValueError(f"end_snapshot is {self.end_snapshot!r}: the first month of news is 2016-08")
+            raise ValueError(f"end_snapshot is {self.end_snapshot!r}: the news crawl begins with 2016-08")
 
-    def _parsed(self, snapshot: str) -> tuple[int, int]:
-        found = re.fullmatch(r"(20\d\d)-(\d\d)", str(snapshot))
-        most, what = (12, "month, as in '2024-05'") if self.crawl_type == NEWS else (53, "week, as in '2024-10'")
-        if not found or not 1 <= int(found[2]) <= most:
-            raise ValueError(f"{snapshot!r} is no snapshot of the {self.crawl_type} crawl: give a year and a {what}")
-        return int(found[1]), int(found[2])
+    def _parse(self, snapshot: str) -> tuple[int, int]:
+        match = re.fullmatch(r"(20\d\d)-(\d\d)", str(snapshot))
+        last, unit = (12, "month, as in '2024-05'") if self.crawl_type == NEWS else (53, "week, as in '2024-10'")
+        if not match or not 1 <= int(match[2]) <= last:
+            raise ValueError(f"{snapshot!r} is not a snapshot of the {self.crawl_type} crawl: give a year and a {unit}")
+        return int(match[1]), int(match[2])
 
     def generate_urls(self) -> list[str]:
         folders = self._news() if self.crawl_type == NEWS else self._main()
         base = self.base_url.rstrip("/")
-        found = []
+        urls: list[str] = []
         for folder in folders:
             listing = f"{base}/crawl-data/{folder}/{self.file_type}.paths.gz"
             try:
                 lines = zlib.decompress(self._fetch(listing), zlib.MAX_WBITS | 32).decode().split()
             except zlib.error as error:
-                raise PlanError(f"{listing} is damaged ({error}): try again") from error
+                raise PlanError(f"the list of files is damaged: {listing}: {error}. Try again") from error
             except DownloadError as error:
-                way_out = (
+                hint = (
                     ": there is no such snapshot, see https://commoncrawl.org/get-started"
                     if error.status == 404
                     else ""
                 )
-                raise PlanError(f"the list of files cannot be fetched: {error}{way_out}") from error
-            found += [f"{base}/{line}" for line in lines]
-        return found
+                raise PlanError(f"the list of files cannot be fetched: {error}{hint}") from error
+            urls += [f"{base}/{line}" for line in lines]
+        return urls
 
     def _main(self) -> list[str]:
         if self._start == self._end:
             return ["CC-MAIN-{}-{:02}".format(*self._start)]
         index = f"{self.index_url.rstrip('/')}/collinfo.json"
         try:
-            told = orjson.loads(HttpClient(self.manners).fetch(index).body)
-            names = [str(one["id"]) for one in told]
+            snapshots = orjson.loads(HttpClient(self.manners).fetch(index).body)
+            names = [str(snapshot["id"]) for snapshot in snapshots]
         except (DownloadError, ValueError, KeyError, TypeError) as error:
             raise PlanError(f"the list of snapshots cannot be read: {index}: {error}") from error
-        dated = [(found, name) for name in names if (found := re.fullmatch(r"CC-MAIN-(\d{4})-(\d\d)", name))]
-        inside = [name for found, name in dated if self._start <= (int(found[1]), int(found[2])) <= self._end]
-        if not inside:
-            near = ", ".join(sorted(name.removeprefix("CC-MAIN-") for _, name in dated)[-5:])
-            raise PlanError(f"no snapshot from {self.start_snapshot} to {self.end_snapshot}. The last ones are: {near}")
-        return sorted(inside)
+        dated = [(match, name) for name in names if (match := re.fullmatch(r"CC-MAIN-(\d{4})-(\d\d)", name))]
+        in_range = [name for match, name in dated if self._start <= (int(match[1]), int(match[2])) <= self._end]
+        if not in_range:
+            last = ", ".join(sorted(name.removeprefix("CC-MAIN-") for _, name in dated)[-5:])
+            raise PlanError(
+                f"there is no snapshot from {self.start_snapshot} to {self.end_snapshot}; the latest are: {last}"
+            )
+        return sorted(in_range)
 
     def _news(self) -> list[str]:
         first = max(self._start, FIRST_NEWS)
@@ -112,10 +115,10 @@ class CommonCrawlUrlGenerator(URLGenerator):
 class CommonCrawlDownloadExtractStage(CompositeStage[EmptyTask, DocumentBatch]):
     """Documents of Common Crawl: `url`, `warc_id`, `source_id`, `language`, `text` and the name of the file.
 
-    `html_extraction` is "justext" (the default), "resiliparse", "trafilatura" or one of their classes. With
-    `file_type="wet"` the texts that Common Crawl has made are taken instead, and nothing is extracted. With
-    `use_aws_to_download` files come from S3 with the credentials of `storage_options` or the environment. `verbose`
-    changes nothing: a run tells its progress by itself.
+    `html_extraction` is "justext" (the default), "resiliparse", "trafilatura" or an instance of one of their classes.
+    `file_type="wet"` uses the text that Common Crawl has extracted. `use_aws_to_download` downloads from S3 with the
+    credentials of `storage_options` or the environment. `verbose` has no effect; it is accepted for scripts written for
+    NeMo Curator.
     """
 
     start_snapshot: str
@@ -140,7 +143,7 @@ class CommonCrawlDownloadExtractStage(CompositeStage[EmptyTask, DocumentBatch]):
     storage_options: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        self.decompose()  # wrong parameters are errors here
+        self.decompose()  # raise for wrong parameters now, not when the pipeline is planned
 
     def decompose(self) -> Sequence[ProcessingStage[Any, Any]]:
         return DocumentDownloadExtractStage(

@@ -1,11 +1,11 @@
-"""HTML: the text of pages, without menus, scripts and comments.
+"""Extracts the text of HTML pages, without menus, scripts and comments.
 
-    JusTextExtractor       jusText: paragraphs by their stop words, length, links and neighbours
+    JusTextExtractor       jusText: classifies paragraphs by stop words, length, links and neighbours
     ResiliparseExtractor   Resiliparse: fast rules on the tree of the page
-    TrafilaturaExtractor   trafilatura: rules with several fallbacks, and without repeated segments
+    TrafilaturaExtractor   trafilatura: rules with several fallbacks, repeated segments removed
 
-Each gives what the library gives. `ResiliparseExtractor` and `TrafilaturaExtractor` then keep paragraphs of which a
-share of `required_stopword_density` are stop words; 0 keeps all.
+The text is that of the library. `ResiliparseExtractor` and `TrafilaturaExtractor` then keep only paragraphs in which
+the share of stop words is at least `required_stopword_density`; 0 keeps all.
 """
 
 from __future__ import annotations
@@ -21,37 +21,38 @@ from gristmill.download.web.stop_lists import UNSPACED, stop_word_counter
 
 
 class HTMLExtractorAlgorithm(ABC):
-    """Gives the paragraphs of a page that are text. What it raises sets the page aside."""
+    """Extracts the paragraphs of a page that are content. A page for which it raises goes to quarantine."""
 
-    def setup(self) -> None:  # noqa: B027  some have nothing to load
-        """Once per worker: import what is heavy."""
+    def setup(self) -> None:  # noqa: B027  optional
+        """Called once per worker: import what is expensive."""
 
     @abstractmethod
     def extract_text(self, html: str, stop_words: frozenset[str], language: str) -> list[str] | None:
-        """The paragraphs that are text. The language is that of all text of the page."""
+        """The paragraphs that are content. `language` is the language of the whole page."""
 
 
 class ParagraphExtractor(HTMLExtractorAlgorithm):
-    """One that can make paragraphs before it knows their language: a page is then parsed once."""
+    """An algorithm in two steps: paragraphs, then a choice by language. The language is detected in between, from the
+    paragraphs, so the page is parsed once."""
 
     @abstractmethod
     def paragraphs(self, html: str) -> list[Any]:
-        """All paragraphs, before stop words are asked for."""
+        """All paragraphs, in a form of the algorithm's own."""
 
     @abstractmethod
     def texts(self, paragraphs: list[Any]) -> list[str]:
-        """What they say."""
+        """The text of each paragraph."""
 
     @abstractmethod
     def chosen(self, paragraphs: list[Any], stop_words: frozenset[str], language: str) -> list[str]:
-        """Those of them that are text."""
+        """The text of the paragraphs that are content."""
 
     def extract_text(self, html: str, stop_words: frozenset[str], language: str) -> list[str] | None:
         return self.chosen(self.paragraphs(html), stop_words, language)
 
 
 class JusTextExtractor(ParagraphExtractor):
-    """jusText. `is_boilerplate=False` keeps boilerplate too; None keeps it only for languages without spaces."""
+    """jusText. `is_boilerplate=False` keeps boilerplate; None keeps it only in languages without spaces."""
 
     def __init__(
         self,
@@ -78,11 +79,11 @@ class JusTextExtractor(ParagraphExtractor):
 
         try:
             return paragraphs_of(clean_tree(html), core.PARAGRAPH_TAGS)
-        except ParserError:  # a page without anything in it
+        except ParserError:  # an empty page
             return []
 
     def texts(self, paragraphs: list[Any]) -> list[str]:
-        return [one.text for one in paragraphs]
+        return [paragraph.text for paragraph in paragraphs]
 
     def chosen(self, paragraphs: list[Any], stop_words: frozenset[str], language: str) -> list[str]:
         from justext import core
@@ -101,11 +102,11 @@ class JusTextExtractor(ParagraphExtractor):
             self.no_headings,
         )
         core.revise_paragraph_classification(paragraphs, self.max_heading_distance)
-        return [one.text for one in paragraphs if not one.is_boilerplate]
+        return [paragraph.text for paragraph in paragraphs if not paragraph.is_boilerplate]
 
 
-class _DenseParagraphs(ParagraphExtractor):
-    """What the two share that know nothing of stop words: paragraphs without enough of them are left out after it."""
+class _StopWordDensityExtractor(ParagraphExtractor):
+    """Base for libraries that do not use stop words: paragraphs with too few of them are dropped afterwards."""
 
     required_stopword_density: float
 
@@ -116,14 +117,14 @@ class _DenseParagraphs(ParagraphExtractor):
         if language in UNSPACED or self.required_stopword_density <= 0:
             return paragraphs
         count = stop_word_counter(stop_words)
-        return [one for one in paragraphs if self._dense(*count(one))]
+        return [paragraph for paragraph in paragraphs if self._is_dense(*count(paragraph))]
 
-    def _dense(self, stops: int, words: int) -> bool:
-        return bool(words) and stops >= self.required_stopword_density * words
+    def _is_dense(self, stop_words: int, words: int) -> bool:
+        return bool(words) and stop_words >= self.required_stopword_density * words
 
 
-class ResiliparseExtractor(_DenseParagraphs):
-    """Resiliparse."""
+class ResiliparseExtractor(_StopWordDensityExtractor):
+    """Resiliparse. `main_content=False` keeps the whole page, `alt_texts` adds the alternative texts of images."""
 
     def __init__(
         self, required_stopword_density: float = 0.32, main_content: bool = True, alt_texts: bool = False
@@ -141,8 +142,8 @@ class ResiliparseExtractor(_DenseParagraphs):
         return [line for line in text.split("\n") if line]
 
 
-class TrafilaturaExtractor(_DenseParagraphs):
-    """trafilatura. Further arguments go to `trafilatura.extract`; repeated segments are removed unless
+class TrafilaturaExtractor(_StopWordDensityExtractor):
+    """trafilatura. Further arguments are passed to `trafilatura.extract`; repeated segments are removed unless
     `deduplicate=False`."""
 
     def __init__(
@@ -173,20 +174,25 @@ class TrafilaturaExtractor(_DenseParagraphs):
         trafilatura_shortcuts.extract_function()
 
     def config(self) -> Any:
-        """trafilatura's own settings with ours in them, made once."""
+        """trafilatura's default settings, updated with the parameters of this extractor."""
         if self._config is None:
             from copy import deepcopy
 
             self._config = deepcopy(require("trafilatura.settings", "web", "TrafilaturaExtractor").DEFAULT_CONFIG)
-            names = ("min_extracted_size", "min_extracted_comm_size", "min_output_size", "min_output_comm_size",
-                     "max_tree_size", "min_duplcheck_size", "max_repetitions")  # fmt: skip
-            for name in names:
-                if getattr(self, name) is not None:
-                    self._config["DEFAULT"][name.upper()] = str(getattr(self, name))
+            settings = {
+                "MIN_EXTRACTED_SIZE": self.min_extracted_size,
+                "MIN_EXTRACTED_COMM_SIZE": self.min_extracted_comm_size,
+                "MIN_OUTPUT_SIZE": self.min_output_size,
+                "MIN_OUTPUT_COMM_SIZE": self.min_output_comm_size,
+                "MAX_TREE_SIZE": self.max_tree_size,
+                "MIN_DUPLCHECK_SIZE": self.min_duplcheck_size,
+                "MAX_REPETITIONS": self.max_repetitions,
+            }
+            self._config["DEFAULT"].update({name: str(value) for name, value in settings.items() if value is not None})
         return self._config
 
     def _arguments(self) -> dict[str, Any]:
-        """What `trafilatura.extract` is called with; as a rule its options, made once: that takes it a while."""
+        """The arguments of `trafilatura.extract`. Its options are slow to build, so they are built once."""
         if set(self.extract_kwargs) != {"deduplicate"}:
             return {"config": self.config(), **self.extract_kwargs}
         if self._options is None:
@@ -198,7 +204,7 @@ class TrafilaturaExtractor(_DenseParagraphs):
     def paragraphs(self, html: str) -> list[Any]:
         from trafilatura.deduplication import LRU_TEST
 
-        LRU_TEST.clear()  # else what a page gives depends on the pages that this worker saw before it
+        LRU_TEST.clear()  # otherwise the text of a page depends on the pages this worker saw before it
         text = trafilatura_shortcuts.extract_function()(html, **self._arguments())
         return [line for line in (text or "").split("\n") if line]
 
@@ -213,15 +219,17 @@ _ALGORITHMS: dict[str, type[HTMLExtractorAlgorithm]] = {
 def make_algorithm(
     given: HTMLExtractorAlgorithm | str | None, kwargs: Mapping[str, Any] | None = None
 ) -> HTMLExtractorAlgorithm:
-    """An extractor, from its name, or the one that was given; by default jusText."""
+    """The given algorithm, or the one of this name; jusText by default."""
     if isinstance(given, HTMLExtractorAlgorithm):
         if kwargs:
-            raise ValueError(f"html_extraction_kwargs are for an extractor given by name; set them on {given!r} itself")
+            raise ValueError(
+                f"html_extraction_kwargs need an extractor given by name; pass them to {type(given).__name__} instead"
+            )
         return given
     name = "justext" if given is None else given
     if name not in _ALGORITHMS:
         raise ValueError(
-            f"html_extraction is {name!r}.{did_you_mean(str(name), _ALGORITHMS)} There are: {', '.join(_ALGORITHMS)}, or an "
-            "HTMLExtractorAlgorithm"
+            f"html_extraction is {name!r}, must be one of {', '.join(_ALGORITHMS)} or an HTMLExtractorAlgorithm."
+            f"{did_you_mean(str(name), _ALGORITHMS)}"
         )
     return _ALGORITHMS[name](**(kwargs or {}))

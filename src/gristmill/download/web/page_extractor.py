@@ -1,7 +1,7 @@
-"""Pages: from a record of a WARC or WET file to a document, with its language.
+"""Turns a record of a WARC or WET file into a document with its text and language.
 
-The language is that of the text, not of the page with its markup. A page that gives no document is dropped with a
-reason, and the summary of the run counts them: not_html, status_404, no_text, no_stop_list_xx.
+The language is detected from the extracted text, not from the page with its markup. A page without a document is
+dropped with a reason that the summary of the run counts: not_html, status_404, no_text, no_stop_list_xx.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from gristmill.models.fasttext_model import UNKNOWN, FastTextModel
 COLUMNS = ["url", "warc_id", "source_id", "language", "text"]
 
 SAMPLE_CHARACTERS = 240
-"""Characters that the language is told by."""
+"""Characters of a page from which its language is detected."""
 
 _HTML = ("text/html", "application/xhtml")
 
 
 class CommonCrawlHTMLExtractor(DocumentExtractor):
-    """The text of pages. `stop_lists` are words by language, as in {"en": {"the", ...}}; by default those that there
-    are, and pages of other languages are dropped and counted."""
+    """Extracts the text of pages. `stop_lists` are stop words by language, as in {"en": {"the", ...}}; by default all
+    built-in lists. Pages in other languages are dropped and counted."""
 
     def __init__(
         self,
@@ -39,12 +39,12 @@ class CommonCrawlHTMLExtractor(DocumentExtractor):
     ) -> None:
         self.algorithm = make_algorithm(algorithm, algorithm_kwargs)
         self.stop_lists = parse_stop_lists(stop_lists)
-        self._model = FastTextModel(None, "telling the language of pages")
+        self._model = FastTextModel(None, "detecting the language of pages")
 
     def setup(self) -> None:
         self.algorithm.setup()
         self._model.load()
-        require("resiliparse.extract.html2text", "web", "telling the language of pages")
+        require("resiliparse.extract.html2text", "web", "detecting the language of pages")
 
     def input_columns(self) -> list[str]:
         return ["url", "warc_id", "source_id", "content"]
@@ -53,47 +53,47 @@ class CommonCrawlHTMLExtractor(DocumentExtractor):
         return COLUMNS
 
     def extract(self, record: dict[str, Any]) -> dict[str, Any] | None:
-        found = self._text_of(record)
-        if found is None:
+        extracted = self._language_and_text(record)
+        if extracted is None:
             return None
-        language, text = found
-        known = {name: record.get(name) for name in COLUMNS[:3]}
-        return {**known, "language": language, "text": text}
+        language, text = extracted
+        return {**{name: record.get(name) for name in COLUMNS[:3]}, "language": language, "text": text}
 
-    def _text_of(self, record: Mapping[str, Any]) -> tuple[str, str] | None:
+    def _language_and_text(self, record: Mapping[str, Any]) -> tuple[str, str] | None:
         content = record.get("content") or b""
-        kind = (record.get("content_type") or "").lower()
-        if record.get("warc_type") == "conversion":  # of a WET file: it is text already
-            text = _as_text(content, kind).strip()
+        content_type = (record.get("content_type") or "").lower()
+        if record.get("warc_type") == "conversion":  # of a WET file, already text
+            text = _decode(content, content_type).strip()
             return (self.language(_sample(text.split("\n"))), text) if text else self._dropped_because("no_text")
         if record.get("status") not in (None, 200):
             return self._dropped_because(f"status_{record['status']}")
-        if kind and not kind.startswith(_HTML):
+        if content_type and not content_type.startswith(_HTML):
             return self._dropped_because("not_html")
-        html = _as_text(content, kind)
-        if "\0" in html:  # to look for it is many times as fast as to replace it
+        html = _decode(content, content_type)
+        if "\0" in html:  # searching is many times faster than replacing
             html = html.replace("\0", "")
-        return self._dropped_because("no_text") if not html or html.isspace() else self._extracted(html)
+        return self._dropped_because("no_text") if not html or html.isspace() else self._extract_html(html)
 
-    def _extracted(self, html: str) -> tuple[str, str] | None:
-        steps = self.algorithm if isinstance(self.algorithm, ParagraphExtractor) else None
-        parts = steps.paragraphs(html) if steps else []
-        sample = _sample(steps.texts(parts) if steps else _visible_text(html).split("\n"))
+    def _extract_html(self, html: str) -> tuple[str, str] | None:
+        two_step = self.algorithm if isinstance(self.algorithm, ParagraphExtractor) else None
+        paragraphs = two_step.paragraphs(html) if two_step else []
+        sample = _sample(two_step.texts(paragraphs) if two_step else _visible_text(html).split("\n"))
         language = self.language(sample)
-        words = self.stop_words(language)
-        if words is None:
+        stop_words = self.stop_words(language)
+        if stop_words is None:
             return self._dropped_because("no_text" if language == UNKNOWN else f"no_stop_list_{language}")
-        if steps:
-            chosen = steps.chosen(parts, words, language)
+        if two_step:
+            chosen = two_step.chosen(paragraphs, stop_words, language)
         else:
-            chosen = self.algorithm.extract_text(html, words, language) or []
+            chosen = self.algorithm.extract_text(html, stop_words, language) or []
         text = "\n\n".join(chosen)
         if not text:
             return self._dropped_because("no_text")
+        # the sample may have been boilerplate, such as a cookie notice in another language
         return (language if sample in text else self.language(_sample(chosen))), text
 
     def _dropped_because(self, reason: str) -> tuple[str, str] | None:
-        """Nothing, for this reason."""
+        """Count the reason, and return None."""
         self.count(reason)
         return None
 
@@ -101,7 +101,7 @@ class CommonCrawlHTMLExtractor(DocumentExtractor):
         return stop_list(language) if self.stop_lists is None else self.stop_lists.get(language)
 
     def language(self, sample: str) -> str:
-        """The code of the language of a text; "und" for one without letters."""
+        """The language code of a text; "und" for a text without letters."""
         if not any(map(str.isalpha, sample)):
             return UNKNOWN
         if sample.isupper():
@@ -111,7 +111,7 @@ class CommonCrawlHTMLExtractor(DocumentExtractor):
 
 
 def _sample(paragraphs: Sequence[str]) -> str:
-    """What the language is told by: the beginning of the longest paragraph, or of all if none is long."""
+    """The beginning of the longest paragraph, or of all together if none is long."""
     longest = max(paragraphs, key=len, default="")
     return (
         longest[:SAMPLE_CHARACTERS]
@@ -120,12 +120,12 @@ def _sample(paragraphs: Sequence[str]) -> str:
     )
 
 
-def _as_text(content: bytes | str, content_type: str) -> str:
+def _decode(content: bytes | str, content_type: str) -> str:
     return content if isinstance(content, str) else decode_page(content, content_type)
 
 
 def _visible_text(html: str) -> str:
-    """All text of a page, with menus and without scripts: enough to tell its language by."""
+    """All text of a page, including menus but not scripts: good enough to detect the language."""
     from resiliparse.extract.html2text import extract_plain_text
 
     return str(extract_plain_text(html, links=False))

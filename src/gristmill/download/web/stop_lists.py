@@ -1,8 +1,7 @@
-"""Stop lists: the most frequent words of languages, by which running text is told from menus.
+"""Stop lists: the most frequent words of a language, which distinguish running text from menus.
 
-Those of jusText, which come with it, but for Latin, and lists of our own for Thai, Chinese and Japanese. Languages
-are known by their codes ("en"); their names as jusText or NeMo Curator write them ("English", "ENGLISH") are
-understood too.
+They are the lists that come with jusText, except Latin, and our own for Thai, Chinese and Japanese. Languages are
+identified by code ("en"); the names that jusText and NeMo Curator use ("English", "ENGLISH") are accepted too.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from gristmill.core.arrow.native_kernels import kernels
 from gristmill.core.errors import did_you_mean, require
 
 UNSPACED = frozenset(("th", "zh", "ja", "ko"))
-"""Languages whose words cannot be found by the spaces between them, or not those of a stop list."""
+"""Languages written without spaces between words, or whose stop words are not separate words (Korean)."""
 
-# As jusText names its lists. Those of languages that the model of 176 languages cannot tell are left out.
+# The names of jusText's lists. Languages that the language identification model (lid.176) does not know are omitted.
 _NAMES = {
     "af": "Afrikaans", "sq": "Albanian", "ar": "Arabic", "an": "Aragonese", "hy": "Armenian", "ast": "Asturian",
     "az": "Azerbaijani", "eu": "Basque", "be": "Belarusian", "bn": "Bengali", "bpy": "Bishnupriya_Manipuri", "bs":
@@ -51,25 +50,25 @@ _OWN_LISTS = {
 
 
 def language_code(language: str) -> str:
-    """The code of a language that is given as a code or by name."""
-    wanted = language.strip()
-    if wanted.lower() in _NAMES:
-        return wanted.lower()
-    by_name = {name.lower(): code for code, name in _NAMES.items()}
-    plain = wanted.lower().replace(" ", "_").replace("-", "_")
-    if plain in by_name:
-        return by_name[plain]
-    if 2 <= len(wanted) <= 3 and wanted.isascii() and wanted.isalpha():
-        return wanted.lower()
+    """The code of a language given by code or by name."""
+    lowered = language.strip().lower()
+    if lowered in _NAMES:
+        return lowered
+    code_by_name = {name.lower(): code for code, name in _NAMES.items()}
+    name = lowered.replace(" ", "_").replace("-", "_")
+    if name in code_by_name:
+        return code_by_name[name]
+    if 2 <= len(lowered) <= 3 and lowered.isascii() and lowered.isalpha():
+        return lowered
     raise ValueError(
-        f"stop_lists: {language!r} is no code or name of a language.{did_you_mean(language, [*_NAMES.values()])} "
-        "Write codes, as in {'en': {'the', 'and', ...}}"
+        f"stop_lists: {language!r} is not a language code or name.{did_you_mean(language, [*_NAMES.values()])} "
+        "Use codes, as in {'en': {'the', 'and', ...}}"
     )
 
 
 @cache
 def stop_list(code: str) -> frozenset[str] | None:
-    """The stop words of a language; None if there is no list."""
+    """The stop words of a language, or None if there is no list."""
     if code in _OWN_LISTS:
         return frozenset(_OWN_LISTS[code].split())
     if code not in _NAMES:
@@ -78,35 +77,34 @@ def stop_list(code: str) -> frozenset[str] | None:
 
 
 def _file(name: str) -> Path:
-    """jusText's list of a language. jusText is looked for, not imported: with lxml, that takes longer than the list."""
+    """The file of jusText's list. jusText is located without importing it, because it imports lxml, which is slow."""
     spec = importlib.util.find_spec("justext")
     origin: str = (spec and spec.origin) or require("justext", "web", "stop lists").__file__
     return Path(origin).parent / "stoplists" / f"{name}.txt"
 
 
 def get_stop_list_dict(languages: Iterable[str] | None = None) -> dict[str, frozenset[str]]:
-    """The stop words of all languages that there are, or of those that are named, by code."""
+    """Stop words by language code: of the given languages, or of all that have a list."""
     codes = list(_NAMES) if languages is None else [language_code(language) for language in languages]
-    found = {code: stop_list(code) for code in codes}
-    return {code: words for code, words in found.items() if words}
+    return {code: words for code in codes if (words := stop_list(code))}
 
 
 def parse_stop_lists(given: Mapping[str, Iterable[str]] | None) -> dict[str, frozenset[str]] | None:
-    """What a user gave, by code."""
+    """The stop lists given by the user, by language code."""
     if given is None:
         return None
     return {language_code(language): frozenset(word.lower() for word in words) for language, words in given.items()}
 
 
 def count_stop_words(words: frozenset[str], text: str) -> tuple[int, int]:
-    """How many words of a text are stop words, and how many words it has."""
-    found = text.lower().split()
-    return sum(map(words.__contains__, found)), len(found)
+    """The number of stop words in a text, and of all words."""
+    text_words = text.lower().split()
+    return sum(map(words.__contains__, text_words)), len(text_words)
 
 
 @lru_cache(256)
 def stop_word_counter(words: frozenset[str]) -> Callable[[str], tuple[int, int]]:
-    """`count_stop_words` for these words, in C where there is any (`kernels/stop_words.c`)."""
+    """`count_stop_words` for these words, in C if the kernels are built (`kernels/stop_words.c`)."""
     if kernels is None:
         return partial(count_stop_words, words)
     return partial(kernels.stop_words, kernels.stop_table(words), words)

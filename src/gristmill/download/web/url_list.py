@@ -1,12 +1,11 @@
-"""Lists of addresses: fetch each, and make a document of it by what it is.
+"""Fetches the URLs in text files and extracts documents: HTML, PDF, EPUB, DOCX or plain text.
 
     UrlListDownloadExtractStage("urls.txt")
 
-Files hold one address in each line. HTML goes through the extractors of pages (`html_extractors.py`), PDF, EPUB and DOCX through
-theirs, text is text. What an address gives is told by its first bytes, then by the server. An address that cannot be
-fetched, or whose document cannot be read, is a record in quarantine.
+Files have one URL per line. The kind of a document is detected from its first bytes, then from the Content-Type of the
+server. A URL that cannot be fetched, or whose document cannot be read, is a record in quarantine.
 
-It gives up keeping what was fetched: a run that is done again fetches again.
+Gives up: keeping the fetched files. Running the pipeline again fetches them again.
 """
 
 from __future__ import annotations
@@ -23,12 +22,10 @@ from gristmill.core.batch import SOURCE_FILE
 from gristmill.core.errors import DownloadError
 from gristmill.core.stage import Columns, CompositeStage, ProcessingStage, WorkerMetadata
 from gristmill.core.task import EmptyTask, FileGroupTask
-from gristmill.download.documents.docx import DocxExtractor
-from gristmill.download.documents.epub import EpubExtractor
 from gristmill.download.documents.pdf import PdfExtractor
-from gristmill.download.download_stages import DocumentExtractStage
+from gristmill.download.documents.zip_documents import DocxExtractor, EpubExtractor
+from gristmill.download.download_stages import DocumentExtractStage, rows_to_table
 from gristmill.download.interfaces import DocumentExtractor
-from gristmill.download.record_tables import rows_to_table
 from gristmill.download.web.charset import decode_page
 from gristmill.download.web.page_extractor import CommonCrawlHTMLExtractor
 from gristmill.io.fetch.http_client import HttpClient, Manners
@@ -39,13 +36,13 @@ from gristmill.io.storage.file_input import BadRecord, FileInput
 from gristmill.samples.batch import DocumentBatch
 
 URLS_PER_BATCH = 32
-"""Addresses that are fetched together, so many threads at most: their contents are in memory at once."""
+"""URLs per batch, and so the maximum number of threads. The contents of a batch are in memory at the same time."""
 
 _HTML = (b"<!doctype html", b"<html", b"<head", b"<body")
 
 
 class UrlReadStage(ProcessingStage[FileGroupTask, DocumentBatch]):
-    """The addresses in files, some at a time. Lines that begin with # are left out."""
+    """Reads URLs from files in small batches. Lines that begin with # are comments."""
 
     name = "read_urls"
 
@@ -55,7 +52,7 @@ class UrlReadStage(ProcessingStage[FileGroupTask, DocumentBatch]):
     def process(self, task: FileGroupTask) -> Iterator[DocumentBatch]:
         for part in task.parts():
             name = task.name_of(part.path) if isinstance(task, FilePartition) else part.path
-            source = FileInput(part, task.storage_options, on_bad=partial(self._bad, name))
+            source = FileInput(part, task.storage_options, on_bad=partial(self._set_aside, name))
             rows: list[dict[str, Any]] = []
             for table in read_text_lines(source):
                 for row in table_to_rows(table):
@@ -68,15 +65,15 @@ class UrlReadStage(ProcessingStage[FileGroupTask, DocumentBatch]):
                     table, dataset_name=task.dataset_name, metadata={**task.metadata, SOURCE_FILE: name}
                 )
 
-    def _bad(self, name: str, record: BadRecord) -> None:
+    def _set_aside(self, name: str, record: BadRecord) -> None:
         self.set_aside(record.reason, content=record.content, file=name, position=record.position)
 
 
 class UrlFetchStage(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Fetches the address in a column of each row: adds `content`, its bytes, and `content_type`."""
+    """Fetches the URL in a column of each row and adds `content` (bytes) and `content_type`."""
 
     name = "fetch_urls"
-    max_retries = 0  # the client has tried several times already
+    max_retries = 0  # the client has retried already
 
     def __init__(
         self,
@@ -110,8 +107,8 @@ class UrlFetchStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         kept = []
         for row, answer in zip(rows, answers, strict=True):
             if isinstance(answer, DownloadError):
-                place = row.pop(POSITION, None)
-                self.set_aside(answer, row=row, file=task.metadata.get(SOURCE_FILE), position=place)
+                position = row.pop(POSITION, None)
+                self.set_aside(answer, row=row, file=task.metadata.get(SOURCE_FILE), position=position)
             else:
                 kept.append({**row, **answer})
         names = [name for name in task.data.column_names if name != POSITION]
@@ -127,7 +124,7 @@ class UrlFetchStage(ProcessingStage[DocumentBatch, DocumentBatch]):
 
 
 class ContentExtractor(DocumentExtractor):
-    """The text of content of any kind that is known: HTML, PDF, EPUB, DOCX, text. Others are dropped and counted."""
+    """Extracts the text of HTML, PDF, EPUB, DOCX and plain text. Content of other kinds is dropped and counted."""
 
     def __init__(self, html: DocumentExtractor | None = None, url_field: str = "url") -> None:
         self.url_field = url_field
@@ -137,34 +134,36 @@ class ContentExtractor(DocumentExtractor):
             "epub": EpubExtractor(),
             "docx": DocxExtractor(),
         }
-        self._ready: set[str] = set()
+        self._set_up: set[str] = set()
 
     def extract(self, record: dict[str, Any]) -> dict[str, Any] | None:
-        content, told = record["content"] or b"", record.get("content_type") or ""
-        kind = content_kind(content, told, str(record.get(self.url_field) or ""))
-        known = {name: value for name, value in record.items() if name not in ("content", "content_type")}
+        content, content_type = record["content"] or b"", record.get("content_type") or ""
+        kind = content_kind(content, content_type, str(record.get(self.url_field) or ""))
+        rest = {name: value for name, value in record.items() if name not in ("content", "content_type")}
         if kind == "text":
-            text = decode_page(content, told).strip()
+            text = decode_page(content, content_type).strip()
             row: Mapping[str, Any] | None = {"text": text} if text else None
         elif kind in self.by_kind:
-            row = self._ask(kind, {**record, "content_type": "" if kind == "html" and "html" not in told else told})
+            if kind == "html" and "html" not in content_type:  # the page extractor drops other content types
+                content_type = ""
+            row = self._extract_with(kind, {**record, "content_type": content_type})
         else:
             self.count(f"no_text_of_{kind}")
             return None
-        return None if row is None else {"text": row["text"], "kind": kind, **known}
+        return None if row is None else {"text": row["text"], "kind": kind, **rest}
 
-    def _ask(self, kind: str, record: dict[str, Any]) -> Mapping[str, Any] | None:
+    def _extract_with(self, kind: str, record: dict[str, Any]) -> Mapping[str, Any] | None:
         extractor = self.by_kind[kind]
-        if kind not in self._ready:  # what is never met need not be installed
+        if kind not in self._set_up:  # lazily: a library is needed only if its kind occurs
             extractor.setup()
-            self._ready.add(kind)
+            self._set_up.add(kind)
         row = extractor.extract(record)
         for name, value in extractor.take_counts().items():
             self.count(name, value)
         return row
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_ready": set()}
+        return {**vars(self), "_set_up": set()}
 
     def input_columns(self) -> list[str]:
         return ["content", "content_type"]
@@ -173,8 +172,8 @@ class ContentExtractor(DocumentExtractor):
         return ["text", "kind", self.url_field]
 
 
-def content_kind(content: bytes, told: str, url: str = "") -> str:  # noqa: PLR0911  one for each kind
-    """What content is: by its first bytes, then by what the server says, then by the address."""
+def content_kind(content: bytes, content_type: str, url: str = "") -> str:  # noqa: PLR0911  one for each kind
+    """The kind of content, from its first bytes, then its Content-Type, then its URL."""
     head = content[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     if content[:1024].find(b"%PDF-") >= 0:
         return "pdf"
@@ -182,19 +181,19 @@ def content_kind(content: bytes, told: str, url: str = "") -> str:  # noqa: PLR0
         return "epub" if b"application/epub+zip" in content[:200] else "docx" if b"word/" in content else "zip"
     if head.startswith(_HTML) or any(mark in head for mark in _HTML[:2]):
         return "html"
-    said = told.partition(";")[0].strip().lower()
-    if "html" in said:
+    media_type = content_type.partition(";")[0].strip().lower()
+    if "html" in media_type:
         return "html"
-    if said.startswith("text/") or (not said and b"\0" not in head):
+    if media_type.startswith("text/") or (not media_type and b"\0" not in head):
         return "text"
-    if said == "application/octet-stream" and urlsplit(url).path.lower().endswith((".txt", ".md")):
+    if media_type == "application/octet-stream" and urlsplit(url).path.lower().endswith((".txt", ".md")):
         return "text"
-    return said.rpartition("/")[2].replace("+", "_") or "unknown"
+    return media_type.rpartition("/")[2].replace("+", "_") or "unknown"
 
 
 @dataclass(eq=False, repr=False)
 class UrlListDownloadExtractStage(CompositeStage[EmptyTask, DocumentBatch]):
-    """Documents from files that list addresses: text, kind and url."""
+    """Documents from files that list URLs: text, kind and url."""
 
     file_paths: Paths
     manners: Manners | None = None

@@ -1,9 +1,11 @@
-"""WARC: the records of such files, one by one, each with its place. Also WET and WAT, which are WARC files.
+"""Reads WARC files (also WET and WAT) record by record, plain or gzipped, from the start or any record boundary.
 
-What is damaged is told with its place, and reading goes on at the next record. A record that says to be larger than
-`max_record_bytes` is told too, and passed over; no more than one record is in memory.
+A damaged record is yielded as a `BadRecord` with its offset, and reading resumes at the next record. So is a record
+larger than `max_record_bytes`, which is skipped; at most one record is in memory. A gzipped file is a sequence of
+members, one per record, so it can be split where a member certainly begins (`certain_record_start`).
 
-What is given up: records that are cut into several (`continuation`), and members of LZ4 or Zstandard.
+Gives up: records divided into several (`continuation`), LZ4 and Zstandard, and splitting plain files and files that are
+a single gzip member.
 """
 
 from __future__ import annotations
@@ -12,34 +14,48 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from gristmill.core.errors import require
-from gristmill.download.web.warc_members import (
-    SIGNATURE,
-    DamagedMember,
-    GzipMemberReader,
-    MemberReader,
-    PlainMemberReader,
-    SeekableFile,
-    next_record_start,
-    open_members,
-)
 from gristmill.io.storage.file_input import BadRecord
 
-HEAD = 2**15
-"""Bytes that are looked at for the header of a record, and then as many again."""
+HEADER_READ_BYTES = 2**15
+"""Bytes read at a time in search of the end of a header."""
 
-MAX_HEAD = 2**18
+MAX_HEADER_BYTES = 2**18
 MAX_RECORD = 64 * 2**20
 RAW_BYTES_KEPT = 4096
-"""So much of a damaged record is kept, to know it by."""
+"""Bytes of a damaged record that go to quarantine, to recognise it."""
 
-_MOST_DIGITS = 18
+FEED_BYTES = 2**14
+"""Compressed bytes passed to zlib at a time. Small, because zlib copies the unused input after each member."""
+
+SCAN_BYTES = 2**20
+"""Bytes read at a time to search for the start of a member."""
+
+STORED_BLOCK = 2**16
+"""A stored (uncompressed) block of deflate holds less than this."""
+
+UNBROKEN_BYTES = 2**20
+"""Bytes that look like a member and inflate without error for this long are one."""
+
+MAGIC, SIGNATURE = b"\x1f\x8b\x08", b"WARC/"
+_MAX_LENGTH_DIGITS = 18
+_CHUNK = re.compile(rb"\r?\n([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\n]*)?\r?\n")
+
+
+class DamagedMember(Exception):
+    """A member or record that cannot be read. The message gives the reason."""
+
+
+class SeekableFile(Protocol):
+    def read(self, size: int = -1) -> bytes: ...
+    def seek(self, offset: int, whence: int = 0) -> int: ...
 
 
 @dataclass(slots=True)
 class WarcRecord:
-    """One record: its place, its headers (names in lower case) and what it holds."""
+    """One record: its offset in the file, its headers (names in lower case) and its block."""
 
     offset: int
     headers: Mapping[str, str]
@@ -60,7 +76,7 @@ class WarcRecord:
 
 @dataclass(slots=True)
 class HttpResponse:
-    """The answer that a `response` record holds, with its body as it was before it was sent."""
+    """The HTTP response in a `response` record, with its body decoded."""
 
     status: int
     headers: Mapping[str, str]
@@ -71,121 +87,282 @@ def read_warc(
     file: SeekableFile, start: int = 0, end: int | None = None, kinds: frozenset[str] | None = None,
     max_record_bytes: int = MAX_RECORD,
 ) -> Iterator[WarcRecord | BadRecord]:  # fmt: skip
-    """Records that begin from `start` up to `end`, which must be where records begin. Of other `kinds` none."""
+    """The records of these `kinds` that begin between `start` and `end`, both of which must be record boundaries."""
     members = open_members(file)
     members.seek_to(start)
     reader = _Reader(members, kinds, max_record_bytes)
-    place: int | None = start
     while True:
         try:
-            place = members.begin()
-            if place is None or (end is not None and place >= end):
+            offset = members.begin()
+            if offset is None or (end is not None and offset >= end):
                 return
-            yield from reader.records(place)
+            yield from reader.records(offset)
         except DamagedMember as damage:
-            at = reader.at
-            yield BadRecord(at, str(damage), reader.head[:RAW_BYTES_KEPT])
-            place = next_record_start(file, at + 1, isinstance(members, GzipMemberReader))
-            if place is None:
+            damaged_at = reader.offset
+            yield BadRecord(damaged_at, str(damage), reader.head[:RAW_BYTES_KEPT])
+            offset = next_record_start(file, damaged_at + 1, isinstance(members, GzipMemberReader))
+            if offset is None:
                 return
-            members.seek_to(place)
+            members.seek_to(offset)
 
 
 class _Reader:
-    """Takes records out of members: as a rule one of each, else one after the other."""
+    """Reads the records of a member: as a rule there is one, but there may be more."""
 
-    def __init__(self, members: MemberReader, kinds: frozenset[str] | None, most: int) -> None:
-        self.members, self.kinds, self.most = members, kinds, most
-        self.at = 0
+    def __init__(self, members: MemberReader, kinds: frozenset[str] | None, max_bytes: int) -> None:
+        self.members, self.kinds, self.max_bytes = members, kinds, max_bytes
+        self.offset = 0
         self.head = b""
 
-    def records(self, place: int) -> Iterator[WarcRecord | BadRecord]:
-        """All records of a member. Those after the first have places of their own, a byte after each other."""
+    def records(self, offset: int) -> Iterator[WarcRecord | BadRecord]:
+        """All records of a member. Those after the first get the offsets that follow, so that each has its own."""
         rest = b""
-        self.at = place
+        self.offset = offset
         while True:
             self.head = b""
-            found, rest = self._one(rest)
+            record, rest = self._record(rest)
             if isinstance(self.members, PlainMemberReader):
                 self.members.push_back(rest)
                 rest = b""
-            else:  # to the end, since only there its checksum is known
+            else:  # read to the end of the member: zlib verifies the checksum there
                 rest = rest.lstrip(b"\r\n")
-                while not rest and (more := self.members.read(HEAD)):
+                while not rest and (more := self.members.read(HEADER_READ_BYTES)):
                     rest = more.lstrip(b"\r\n")
-            if found is not None:
-                yield found
+            if record is not None:
+                yield record
             if not rest:
                 return
-            self.at += 1
+            self.offset += 1
 
-    def _one(self, rest: bytes) -> tuple[WarcRecord | BadRecord | None, bytes]:
-        """One record (None: of another kind), and what was read beyond it."""
+    def _record(self, rest: bytes) -> tuple[WarcRecord | BadRecord | None, bytes]:
+        """One record, or None if it is of another kind, and the bytes that were read beyond it."""
         head, block = self._head(rest)
         lowered = head.lower()
         length, kind = _field(head, lowered, b"\ncontent-length:"), _field(head, lowered, b"\nwarc-type:")
-        if length is None or not length.isdigit() or len(length) > _MOST_DIGITS:
-            said = length[:40].decode("utf-8", "replace") if length else ""
-            raise DamagedMember(f"a record whose Content-Length is {said!r}")
+        if length is None or not length.isdigit() or len(length) > _MAX_LENGTH_DIGITS:
+            value = length[:40].decode("utf-8", "replace") if length else ""
+            raise DamagedMember(f"the Content-Length of a record is {value!r}")
         size = int(length)
         wanted = self.kinds is None or (kind is not None and kind.decode("utf-8", "replace") in self.kinds)
-        if not wanted or size > self.most:
-            left = self._skip(size - len(block))
-            too_large = f"a record of {size:,} bytes, more than max_record_bytes={self.most:,}"
-            return (BadRecord(self.at, too_large, head[:RAW_BYTES_KEPT]) if wanted else None), block[size:] or left
+        if not wanted or size > self.max_bytes:
+            self._skip(size - len(block))
+            too_large = f"a record of {size:,} bytes, more than max_record_bytes={self.max_bytes:,}"
+            return (BadRecord(self.offset, too_large, head[:RAW_BYTES_KEPT]) if wanted else None), block[size:]
         missing = size - len(block)
         if missing > 0:
             block += self.members.read(missing)
         if len(block) < size:
-            raise DamagedMember(f"a record that ends after {len(block):,} of {size:,} bytes")
-        return WarcRecord(self.at, _headers(head), block[:size]), block[size:]
+            raise DamagedMember(f"a record ends after {len(block):,} of {size:,} bytes")
+        return WarcRecord(self.offset, _headers(head), block[:size]), block[size:]
 
-    def _skip(self, size: int) -> bytes:
-        """Pass over so many bytes without holding them."""
+    def _skip(self, size: int) -> None:
+        """Skip bytes without holding them in memory."""
         while size > 0:
-            piece = self.members.read(min(size, HEAD * 8))
+            piece = self.members.read(min(size, HEADER_READ_BYTES * 8))
             if not piece:
-                raise DamagedMember(f"a record that ends {size:,} bytes too early")
+                raise DamagedMember(f"a record ends {size:,} bytes too early")
             size -= len(piece)
-        return b""
 
     def _head(self, rest: bytes) -> tuple[bytes, bytes]:
-        """The header of a record, and what was read of its block."""
+        """The header of a record, and the part of its block that was read with it."""
         self.head = rest or self.members.read(2048)
         if not self.head.startswith(SIGNATURE):
-            raise DamagedMember("no WARC record begins here" if self.head else "an empty member")
+            raise DamagedMember("no WARC record begins here" if self.head else "an empty gzip member")
         while not (end := end_of_head(self.head)):
-            more = self.members.read(HEAD) if len(self.head) < MAX_HEAD else b""
+            more = self.members.read(HEADER_READ_BYTES) if len(self.head) < MAX_HEADER_BYTES else b""
             if not more:
-                raise DamagedMember("a header without an end")
+                raise DamagedMember("the header of a record has no end")
             self.head += more
         return self.head[: end[0]], self.head[end[1] :]
 
 
-def end_of_head(head: bytes, most: int | None = None) -> tuple[int, int] | None:
-    """Where a header ends, and where what follows it begins: at the first line feed that another one follows, each with
-    or without a carriage return before it. It ends before `most`."""
-    found, size = head.find(b"\n\r\n", 0, most), 3
-    bare = head.find(b"\n\n", 0, most if found < 0 else found + 1)
-    if bare >= 0:
-        found, size = bare, 2
-    if found < 0:
+class MemberReader:
+    """Reads one member after the other: `begin` starts the next, `read` returns its bytes until its end."""
+
+    def __init__(self, file: SeekableFile, start: int = 0) -> None:
+        self.file = file
+        self.seek_to(start)
+
+    def seek_to(self, offset: int) -> None:
+        self.file.seek(offset)
+        self._at, self._input = offset, b""
+
+    @property
+    def offset(self) -> int:
+        """The offset in the file of the next unread byte."""
+        return self._at - len(self._input)
+
+    def _fill(self) -> bool:
+        if not self._input:
+            self._input = self.file.read(FEED_BYTES)
+            self._at += len(self._input)
+        return bool(self._input)
+
+    def begin(self) -> int | None:
+        """Start the next member. Returns its offset, or None at the end of the file."""
+        raise NotImplementedError
+
+    def read(self, size: int) -> bytes:
+        """The next bytes of the member; fewer than `size` only at its end."""
+        raise NotImplementedError
+
+
+class PlainMemberReader(MemberReader):
+    """An uncompressed file, which is one member: records end where their lengths say."""
+
+    def begin(self) -> int | None:
+        while self._fill():
+            self._input = self._input.lstrip(b"\r\n")  # blank lines between records
+            if self._input:
+                return self.offset
         return None
-    return found - (head[found - 1 : found] == b"\r"), found + size
+
+    def read(self, size: int) -> bytes:
+        pieces = []
+        while size > 0 and self._fill():
+            piece, self._input = self._input[:size], self._input[size:]
+            pieces.append(piece)
+            size -= len(piece)
+        return b"".join(pieces)
+
+    def push_back(self, more: bytes) -> None:
+        """Return bytes that were read beyond the end of a record."""
+        self._input = more + self._input
+
+
+class GzipMemberReader(MemberReader):
+    """A file of gzip members, as a rule one per record."""
+
+    def begin(self) -> int | None:
+        if not self._fill():
+            return None
+        self._inflate = zlib.decompressobj(31)
+        return self.offset
+
+    def read(self, size: int) -> bytes:
+        inflate = self._inflate
+        pieces: list[bytes] = []
+        while size > 0 and not inflate.eof:
+            if not self._fill():
+                raise DamagedMember("the file ends in the middle of a gzip member")
+            try:
+                piece = inflate.decompress(self._input, size)
+            except zlib.error as error:
+                raise DamagedMember(f"damaged gzip member ({error})") from error
+            self._input = inflate.unused_data if inflate.eof else inflate.unconsumed_tail
+            pieces.append(piece)
+            size -= len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def is_gzip(file: SeekableFile) -> bool:
+    file.seek(0)
+    head = file.read(len(MAGIC))
+    file.seek(0)
+    return head == MAGIC
+
+
+def open_members(file: SeekableFile) -> MemberReader:
+    return GzipMemberReader(file) if is_gzip(file) else PlainMemberReader(file)
+
+
+def next_record_start(file: SeekableFile, after: int, gzip: bool) -> int | None:
+    """The offset at or after `after` where a record seems to begin, to resume after damage. None if there is none."""
+    for offset in _find_marks(file, after, MAGIC if gzip else b"\r\nWARC/1."):
+        if not gzip:
+            return offset + 2
+        if _inflates_to_record(file, offset):
+            return offset
+    return None
+
+
+def certain_record_start(file: SeekableFile, after: int, size: int) -> int:
+    """The first offset at or after `after` where a record certainly begins, or `size` if there is none. This is where a
+    file can be split.
+
+    Bytes that look like a member may lie inside another one, as in a stored copy of a WARC file. But a stored block
+    holds less than 64 KiB, so a longer run of valid members cannot."""
+    if after <= 0:
+        return 0
+    if not is_gzip(file):  # content may look like the start of a record, so the file is not split
+        return size
+    skip_to = after
+    for offset in _find_marks(file, after, MAGIC):
+        if offset < skip_to or not _inflates_to_record(file, offset):
+            continue
+        end_of_run = _end_of_short_run(file, offset, size)
+        if end_of_run is None:
+            return offset
+        skip_to = end_of_run  # the members of a short run all lie inside the same stored block
+    return size
+
+
+def _find_marks(file: SeekableFile, start: int, mark: bytes) -> Iterator[int]:
+    """The offsets of `mark` from `start` on. The caller may seek in the file between two of them."""
+    at, overlap = start, len(mark) - 1
+    while True:
+        file.seek(at)
+        block = file.read(SCAN_BYTES)
+        found = block.find(mark)
+        while found >= 0:
+            yield at + found
+            found = block.find(mark, found + 1)
+        if len(block) < SCAN_BYTES:
+            return
+        at += len(block) - overlap
+
+
+def _inflates_to_record(file: SeekableFile, offset: int) -> bool:
+    file.seek(offset)
+    try:
+        return zlib.decompressobj(31).decompress(file.read(1024), len(SIGNATURE)).startswith(SIGNATURE)
+    except zlib.error:
+        return False
+
+
+def _end_of_short_run(file: SeekableFile, start: int, size: int) -> int | None:
+    """None if valid members follow each other from `start` for longer than a stored block, or to the end of the file;
+    otherwise the offset where they stop."""
+    members = GzipMemberReader(file, start)
+    valid_until = start + 1
+    while members.offset - start <= STORED_BLOCK and members.offset < size:
+        valid_until = max(valid_until, members.offset)
+        try:
+            members.begin()
+            if members.read(len(SIGNATURE)) != SIGNATURE:
+                return valid_until
+            while members.read(FEED_BYTES * 16):
+                if members.offset - start > UNBROKEN_BYTES:
+                    return None
+        except DamagedMember:
+            return valid_until
+    return None
+
+
+def end_of_head(head: bytes, limit: int | None = None) -> tuple[int, int] | None:
+    """Where a header ends and where its body begins, that is, around the first empty line; lines end with LF or CRLF.
+    Only the bytes before `limit` are searched."""
+    end, size = head.find(b"\n\r\n", 0, limit), 3
+    bare = head.find(b"\n\n", 0, limit if end < 0 else end + 1)
+    if bare >= 0:
+        end, size = bare, 2
+    if end < 0:
+        return None
+    return end - (head[end - 1 : end] == b"\r"), end + size
 
 
 def _field(head: bytes, lowered: bytes, name: bytes) -> bytes | None:
-    """What the first line of a name says; None if there is none."""
-    at = lowered.find(name)
-    if at < 0:
+    """The value of the first header line with this name, or None."""
+    start = lowered.find(name)
+    if start < 0:
         return None
-    at += len(name)
-    end = head.find(b"\n", at)
-    return head[at : None if end < 0 else end].removesuffix(b"\r").strip(b" \t")
+    start += len(name)
+    end = head.find(b"\n", start)
+    return head[start : None if end < 0 else end].removesuffix(b"\r").strip(b" \t")
 
 
 def _headers(head: bytes) -> dict[str, str]:
-    """Names in lower case to values; a line that begins with a space goes on with the one before it."""
+    """Header values by name in lower case. A line that begins with white space continues the one before it."""
     text = head.decode("utf-8", "replace")
     if "\n " in text or "\n\t" in text:
         text = re.sub(r"\r?\n[ \t]+", " ", text)
@@ -194,8 +371,8 @@ def _headers(head: bytes) -> dict[str, str]:
 
 
 def http_response(block: bytes, max_bytes: int = MAX_RECORD) -> HttpResponse:
-    """The answer in the block of a `response` record. Raises ValueError if there is none, or its body is broken."""
-    end = end_of_head(block, MAX_HEAD)
+    """The HTTP response in the block of a record. Raises ValueError if there is none or its body is damaged."""
+    end = end_of_head(block, MAX_HEADER_BYTES)
     if end is None or not block.startswith(b"HTTP/"):
         raise ValueError("a response record without an HTTP header")
     headers = _headers(block[: end[0]])
@@ -205,12 +382,13 @@ def http_response(block: bytes, max_bytes: int = MAX_RECORD) -> HttpResponse:
         body = unchunk(body)
     for coding in reversed([part.strip() for part in headers.get("content-encoding", "").lower().split(",")]):
         if coding and coding != "identity" and body:
-            body = _decoded(body, coding, max_bytes)
+            body = _decompress(body, coding, max_bytes)
     return HttpResponse(int(status[0]) if status and status[0].isdigit() else 0, headers, body)
 
 
 def unchunk(body: bytes) -> bytes:
-    """A body that was sent in chunks. Some archives hold it whole, with the header as it was: then it is given back."""
+    """The body of a chunked response. Some archives store it already joined but keep the header; then it is returned
+    unchanged."""
     line = re.match(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\n]*)?\r?\n", body)
     if line is None:
         return body
@@ -222,52 +400,49 @@ def unchunk(body: bytes) -> bytes:
         if size == 0:
             return b"".join(pieces)
         if at + size > len(body):
-            raise ValueError(f"a chunk of {size:,} bytes, of which {len(body) - at:,} are there")
+            raise ValueError(f"only {len(body) - at:,} bytes of a chunk of {size:,}")
         pieces.append(body[at : at + size])
         line = _CHUNK.match(body, at + size)
-    raise ValueError(f"a broken chunk at byte {at + len(pieces[-1]):,} of the body")
+    raise ValueError(f"damaged chunk at byte {at + len(pieces[-1]):,} of the body")
 
 
-_CHUNK = re.compile(rb"\r?\n([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\n]*)?\r?\n")
-
-
-def _decoded(body: bytes, coding: str, most: int) -> bytes:
-    """A body without its compression. One that is not compressed, though it says so, is left as it is."""
+def _decompress(body: bytes, coding: str, max_bytes: int) -> bytes:
+    """The decompressed body. A body that is not compressed, although its header says so, is returned unchanged."""
     if coding in ("gzip", "x-gzip"):
-        return _inflated(body, 31, most) if body.startswith(b"\x1f\x8b") else body
+        return _inflate(body, 31, max_bytes) if body.startswith(b"\x1f\x8b") else body
     if body.lstrip()[:1] == b"<" and body.isascii():
         return body
     if coding == "deflate":
         zlib_header = body[0] & 0x0F == 8 and len(body) > 1 and (body[0] * 256 + body[1]) % 31 == 0
-        return _inflated(body, 15 if zlib_header else -15, most)
+        return _inflate(body, 15 if zlib_header else -15, max_bytes)
     if coding == "br":
-        return _unbrotli(body, most)
-    raise ValueError(f"a body with Content-Encoding {coding!r}, which is not known")
+        return _unbrotli(body, max_bytes)
+    raise ValueError(f"unknown Content-Encoding {coding!r}")
 
 
-def _inflated(body: bytes, bits: int, most: int) -> bytes:
+def _inflate(body: bytes, bits: int, max_bytes: int) -> bytes:
     try:
-        inflate = zlib.decompressobj(bits)
-        plain = inflate.decompress(body, most)
+        decompressor = zlib.decompressobj(bits)
+        plain = decompressor.decompress(body, max_bytes)
     except zlib.error as error:
-        raise ValueError(f"a compressed body that is damaged ({error})") from error
-    if inflate.unconsumed_tail:
-        raise ValueError(f"a compressed body of more than {most:,} bytes")
-    if not inflate.eof:
-        raise ValueError("a compressed body that is not all there")
+        raise ValueError(f"damaged compressed body ({error})") from error
+    if decompressor.unconsumed_tail:
+        raise ValueError(f"a compressed body of more than {max_bytes:,} bytes")
+    if not decompressor.eof:
+        raise ValueError("a compressed body is incomplete")
     return plain
 
 
-def _unbrotli(body: bytes, most: int) -> bytes:
-    library = require("brotli", "web", "reading a page that is compressed with Brotli")
+def _unbrotli(body: bytes, max_bytes: int) -> bytes:
+    library = require("brotli", "web", "reading pages compressed with Brotli")
     try:
-        limit = {"output_buffer_limit": most + 1} if library.__version__ >= "1.2" else {}
+        limit = {"output_buffer_limit": max_bytes + 1} if library.__version__ >= "1.2" else {}
         reader = library.Decompressor()
         plain: bytes = reader.process(body, **limit)
     except library.error as error:
-        raise ValueError(f"a compressed body that is damaged ({error})") from error
-    if len(plain) > most:
-        raise ValueError(f"a compressed body of more than {most:,} bytes")
+        raise ValueError(f"damaged compressed body ({error})") from error
+    if len(plain) > max_bytes:
+        raise ValueError(f"a compressed body of more than {max_bytes:,} bytes")
     if not reader.is_finished():
-        raise ValueError("a compressed body that is not all there")
+        raise ValueError("a compressed body is incomplete")
     return plain

@@ -1,4 +1,4 @@
-"""Ranges of WARC files: the pages that rows of an index point at, each fetched as a few bytes of a large file."""
+"""Reads single pages out of remote WARC files: each row of an index names a file, an offset and a length."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from gristmill.core.arrow.table_conversion import POSITION, table_to_rows
 from gristmill.core.batch import SOURCE_FILE
 from gristmill.core.errors import DownloadError
 from gristmill.core.stage import Columns, ProcessingStage, WorkerMetadata
-from gristmill.download.object_store import read_object
-from gristmill.download.record_tables import binary_array
+from gristmill.download.downloaders import read_object
 from gristmill.download.web.common_crawl import HTTPS
 from gristmill.download.web.warc import http_response, read_warc
 from gristmill.io.fetch.http_client import HttpClient, Manners
@@ -24,10 +23,10 @@ from gristmill.samples.batch import DocumentBatch
 
 
 class CommonCrawlWARCReader(ProcessingStage[DocumentBatch, DocumentBatch]):
-    """Adds the page that each row points at, by the name of a WARC file, an offset and a length, as the index of Common
-    Crawl has them.
+    """Adds a column with the page of each row, given a WARC file name, an offset and a length as in the Common Crawl
+    index.
 
-    A row whose page cannot be had goes to quarantine; with `drop_failed=False` it stays, with null for its page.
+    A row whose page cannot be fetched goes to quarantine; with `drop_failed=False` it is kept, with a null page.
     `use_s3` reads from `s3_bucket` with the credentials of `storage_options` or the environment.
     """
 
@@ -91,22 +90,23 @@ class CommonCrawlWARCReader(ProcessingStage[DocumentBatch, DocumentBatch]):
         columns = [*self.inputs()[1], *([POSITION] if POSITION in task.get_columns() else [])]
         rows = table_to_rows(task.data.select(columns))
         with ThreadPoolExecutor(self.max_workers) as threads:
-            answers = list(threads.map(self._try, rows))
+            answers = list(threads.map(self._page_or_error, rows))
         failed = [index for index, answer in enumerate(answers) if isinstance(answer, Exception)]
-        found = [None if isinstance(answer, Exception) else answer for answer in answers]
-        batch = task.with_column(self.binary_content_col, binary_array(found))
+        pages = [None if isinstance(answer, Exception) else answer for answer in answers]
+        batch = task.with_column(self.binary_content_col, make_array(pages, pa.large_binary()))
         if not self.drop_failed:
             self.count("failed", len(failed))
             return batch
         for index in failed:
-            place = rows[index].pop(POSITION, None)
+            position = rows[index].pop(POSITION, None)
             answer = answers[index]
             assert isinstance(answer, Exception)
-            self.set_aside(answer, row=rows[index], file=task.metadata.get(SOURCE_FILE), position=place)
-        lost = set(failed)
-        return batch.keep(make_array([index not in lost for index in range(len(rows))], pa.bool_())) if lost else batch
+            self.set_aside(answer, row=rows[index], file=task.metadata.get(SOURCE_FILE), position=position)
+        if not failed:
+            return batch
+        return batch.keep(make_array([not isinstance(answer, Exception) for answer in answers], pa.bool_()))
 
-    def _try(self, row: Mapping[str, Any]) -> bytes | Exception:
+    def _page_or_error(self, row: Mapping[str, Any]) -> bytes | Exception:
         try:
             return self._page(row)
         except (DownloadError, ValueError, TypeError) as error:
@@ -116,12 +116,12 @@ class CommonCrawlWARCReader(ProcessingStage[DocumentBatch, DocumentBatch]):
         name = row[self.warc_filename_col]
         start, length = int(row[self.warc_record_offset_col]), int(row[self.warc_record_length_col])
         if not name or start < 0 or length < 1:
-            raise ValueError(f"no place in a WARC file: {name!r}, offset {start:,}, length {length:,}")
+            raise ValueError(f"not a range of a WARC file: {name!r}, offset {start:,}, length {length:,}")
         raw = self._range(str(name), start, start + length)
         record = next(read_warc(io.BytesIO(raw)), None)
         if record is None or isinstance(record, BadRecord):
-            why = record.reason if record else "nothing is there"
-            raise ValueError(f"{name}, {length:,} bytes from {start:,}: {why}")
+            why = record.reason if record else "no WARC record"
+            raise ValueError(f"{name}, {length:,} bytes at offset {start:,}: {why}")
         is_http = record.headers.get("content-type", "").lower().startswith("application/http")
         return http_response(record.block).body if is_http else record.block
 

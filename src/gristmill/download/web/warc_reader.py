@@ -1,7 +1,7 @@
-"""WarcReader: WARC and WET files that one has, plain or .gz, local or in an object store.
+"""Reads WARC and WET files, plain or gzipped, local or in an object store.
 
-Large .gz files are cut at records, so that several workers share them (`warc_members.py`). A row's place is the byte at
-which its record begins.
+Large .gz files are split at records, so that several workers read them. The position of a row is the offset of its
+record in the file.
 """
 
 from __future__ import annotations
@@ -17,22 +17,28 @@ from gristmill.download.download_stages import DocumentExtractStage, DocumentIte
 from gristmill.download.interfaces import DocumentExtractor, DocumentIterator
 from gristmill.download.web.html_extractors import HTMLExtractorAlgorithm
 from gristmill.download.web.page_extractor import CommonCrawlHTMLExtractor
-from gristmill.download.web.warc import MAX_RECORD, RAW_BYTES_KEPT, WarcRecord, http_response, read_warc
-from gristmill.download.web.warc_members import certain_record_start
+from gristmill.download.web.warc import (
+    MAX_RECORD,
+    RAW_BYTES_KEPT,
+    WarcRecord,
+    certain_record_start,
+    http_response,
+    read_warc,
+)
 from gristmill.io.read.file_listing import InputFile, Paths
 from gristmill.io.read.file_partitions import WHOLE_FILES, FilePartitioningStage
 from gristmill.io.storage.file_input import BadRecord, FileInput, file_system
 from gristmill.samples.batch import DocumentBatch
 
 PART = 64 * 2**20
-"""Bytes of a file that one worker takes at a time."""
+"""Bytes of a file that one task reads."""
 
 EXTENSIONS = [".warc", ".warc.gz", ".wet", ".wet.gz", ".warc.wet.gz"]
 _COLUMNS = ["url", "warc_id", "source_id", "warc_type", "status", "content_type", "content"]
 
 
 class CommonCrawlWarcIterator(DocumentIterator):
-    """The pages (`response`) and texts (`conversion`) of a WARC or WET file, with what their servers said of them."""
+    """Yields the pages (`response`) and texts (`conversion`) of a WARC or WET file, with status and content type."""
 
     def __init__(
         self,
@@ -87,7 +93,7 @@ class CommonCrawlWarcIterator(DocumentIterator):
 
 
 class WarcPartitioningStage(FilePartitioningStage):
-    """Lists WARC files and cuts large ones."""
+    """Lists WARC files and splits large ones."""
 
     def _parts(self, file: InputFile) -> Iterator[tuple[FileSlice, int]]:
         if file.size is None or file.size <= PART or not file.path.endswith(".gz"):
@@ -99,9 +105,9 @@ class WarcPartitioningStage(FilePartitioningStage):
 
 @dataclass(eq=False, repr=False)
 class WarcReader(CompositeStage[EmptyTask, DocumentBatch]):
-    """Reads WARC and WET files; with an `extractor` it gives the text of pages, else the pages as they came.
+    """Reads WARC and WET files: the text of pages with an `extractor`, else the raw pages.
 
-    `extractor` is "justext", "resiliparse", "trafilatura", one of their classes, or a DocumentExtractor of your own.
+    `extractor` is "justext", "resiliparse", "trafilatura", an instance of one of their classes, or a DocumentExtractor.
     """
 
     file_paths: Paths
@@ -118,14 +124,14 @@ class WarcReader(CompositeStage[EmptyTask, DocumentBatch]):
     limit: int | None = None
 
     def __post_init__(self) -> None:
-        self.decompose()  # wrong parameters are errors here
+        self.decompose()  # raise for wrong parameters now, not when the pipeline is planned
 
     def decompose(self) -> Sequence[ProcessingStage[Any, Any]]:
-        cut = FilePartitioningStage if self.record_limit is not None else WarcPartitioningStage
+        partitioning = FilePartitioningStage if self.record_limit is not None else WarcPartitioningStage
         iterator = CommonCrawlWarcIterator(self.storage_options, self.record_types, self.max_record_bytes)
         iterate = DocumentIterateStage(iterator, self.record_limit, self.add_filename_column).with_(name="read_warc")
         stages: list[ProcessingStage[Any, Any]] = [
-            cut(
+            partitioning(
                 self.file_paths,
                 self.files_per_partition,
                 PART,

@@ -1,1 +1,1 @@
-"""Wikipedia and other MediaWiki dumps: finding, reading and turning wikitext into plain text."""
+"""Wikipedia: downloading MediaWiki dumps, reading them, and turning wikitext into plain text."""

@@ -1,12 +1,12 @@
-"""Wikipedia: the dumps of a language, as text.
+"""Wikipedia: downloads the dumps of a language and extracts the text of articles.
 
     WikipediaDownloadExtractStage(language="de", download_dir="dumps")
 
-Which files there are is in a dump's status, with their checksums. Files are concatenated bz2 streams of a hundred pages
+The status file of a dump lists its files with their checksums. Files are concatenated bz2 streams of a hundred pages
 each, so several workers read one file (`wiki_dump.py`). Articles are cleaned by `wikitext.py`; redirects and pages of
-other namespaces are counted and left out.
+other namespaces are counted and dropped.
 
-It gives up older revisions, talk and other projects than Wikipedia.
+Gives up: older revisions, talk pages, and projects other than Wikipedia.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from gristmill.core.arrow.table_conversion import POSITION
 from gristmill.core.errors import DownloadError
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import EmptyTask
-from gristmill.download.checksum_urls import ChecksumDownloader, manners_for_host, with_checksum
 from gristmill.download.download_stages import DocumentDownloadExtractStage
-from gristmill.download.interfaces import DocumentExtractor, DocumentIterator, URLGenerator, file_name
+from gristmill.download.downloaders import ChecksumDownloader, file_name, manners_for_host, with_checksum
+from gristmill.download.interfaces import DocumentExtractor, DocumentIterator, URLGenerator
 from gristmill.download.wiki.wiki_dump import PART, read_pages, split_dump
 from gristmill.download.wiki.wikitext import KEEP, WikitextCleaner
 from gristmill.io.fetch.http_client import HttpClient, Manners
@@ -36,12 +36,12 @@ DUMPS = "https://dumps.wikimedia.org"
 
 _DATE = re.compile(r'href="(\d{8})/?"')
 _JOBS = ("articlesmultistreamdump", "articlesdump")
-_MOST_DATES = 6
+_DATES_TRIED = 6
 _LANGUAGE = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
 
 
 class WikipediaUrlGenerator(URLGenerator):
-    """The files of a dump: of `dump_date` (YYYYMMDD), or of the newest one that is complete."""
+    """Lists the files of the dump of `dump_date` (YYYYMMDD), or of the latest complete dump."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class WikipediaUrlGenerator(URLGenerator):
         manners: Manners | None = None,
     ) -> None:
         if not _LANGUAGE.fullmatch(language):
-            raise ValueError(f"language is {language!r}, must be a code as in the address of a wiki: 'en', 'zh-yue'")
+            raise ValueError(f"language is {language!r}, must be the code in a wiki's host name: 'en', 'zh-yue'")
         if dump_date is not None and not re.fullmatch(r"\d{8}", str(dump_date)):
-            raise ValueError(f"dump_date is {dump_date!r}, must be like '20240601'")
+            raise ValueError(f"dump_date is {dump_date!r}, must be a date such as '20240601'")
         self.language = language
         self.dump_date = dump_date
         self.wikidumps_index_prefix = wikidumps_index_prefix.rstrip("/")
@@ -71,21 +71,21 @@ class WikipediaUrlGenerator(URLGenerator):
             if files is None:
                 raise DownloadError(
                     f"{index}{self.dump_date}/",
-                    "this dump is not complete: take another dump_date, or none for the newest",
+                    "this dump is not complete: use another dump_date, or none for the latest",
                 )
             return files
         listing = client.fetch(index).body.decode("utf-8", "replace")
         dates = sorted(set(_DATE.findall(listing)), reverse=True)
-        for date in dates[:_MOST_DATES]:
+        for date in dates[:_DATES_TRIED]:
             files = self._files(client, date)
             if files:
                 return files
         raise DownloadError(
-            index, f"none of the newest dumps is complete ({', '.join(dates[:_MOST_DATES]) or 'there is none'})"
+            index, f"none of the latest dumps is complete: {', '.join(dates[:_DATES_TRIED]) or 'there are no dumps'}"
         )
 
     def _files(self, client: HttpClient, date: str) -> list[str] | None:
-        """The files of one date with their checksums; None if they are not all there."""
+        """The files of the dump of one date, with checksums; None if the dump is not complete."""
         url = f"{self.wikidumps_index_prefix}/{self.wiki}/{date}/dumpstatus.json"
         try:
             jobs = orjson.loads(client.fetch(url).body).get("jobs", {})
@@ -94,21 +94,21 @@ class WikipediaUrlGenerator(URLGenerator):
                 return None
             raise
         except (orjson.JSONDecodeError, AttributeError) as error:
-            raise DownloadError(url, f"not the status of a dump: {error}") from error
+            raise DownloadError(url, f"this is not the status of a dump: {error}") from error
         for name in _JOBS:
             job = jobs.get(name, {})
             if job.get("status") == "done":
-                return [self._address(date, file, facts) for file, facts in job["files"].items() if ".xml" in file]
+                return [self._file_url(date, file, facts) for file, facts in job["files"].items() if ".xml" in file]
         return None
 
-    def _address(self, date: str, file: str, facts: dict[str, Any]) -> str:
+    def _file_url(self, date: str, file: str, facts: dict[str, Any]) -> str:
         path = facts.get("url") or f"/{self.wiki}/{date}/{file}"
         kind = next((kind for kind in ("sha1", "md5") if facts.get(kind)), None)
         return with_checksum(f"{self.wikidumps_index_prefix}{path}", kind, facts.get(kind or ""))
 
 
 class WikipediaIterator(DocumentIterator):
-    """The pages of a dump file. Those that are no articles have no content. `log_frequency` changes nothing."""
+    """Yields the pages of a dump file. Pages that are not articles have no content. `log_frequency` has no effect."""
 
     def __init__(self, language: str = "en", log_frequency: int = 1000) -> None:
         self.language, self.log_frequency = language, log_frequency
@@ -146,7 +146,7 @@ class WikipediaIterator(DocumentIterator):
 
 
 class WikipediaExtractor(DocumentExtractor):
-    """The text of articles. `math` is "keep" for formulas as LaTeX, or "drop"."""
+    """Extracts the text of articles. `math` is "keep" for formulas as LaTeX, or "drop"."""
 
     def __init__(self, language: str = "en", math: str = KEEP) -> None:
         self.language, self.math = language, math
@@ -179,7 +179,7 @@ class WikipediaExtractor(DocumentExtractor):
 class WikipediaDownloadExtractStage(CompositeStage[EmptyTask, DocumentBatch]):
     """Articles of Wikipedia: text, title, id, url, language, source_id and file_name.
 
-    `log_frequency` and `verbose` change nothing: a run tells its progress by itself.
+    `log_frequency` and `verbose` have no effect; they are accepted for scripts written for NeMo Curator.
     """
 
     language: str = "en"

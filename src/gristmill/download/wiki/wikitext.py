@@ -2,12 +2,12 @@
 
     WikitextCleaner(language="de").clean("'''Ein''' [[Satz (Musik)|Satz]].{{Belege}}")   ->  "Ein Satz."
 
-What is left out: templates (but for those that hold text, `wikitext_names.py`), tables, references, galleries, media,
-categories, links to other languages, comments, magic words, and headings of sections that are empty then. What is kept:
-the words of links and headings, list items, code, and formulas as LaTeX between dollars.
+Removes templates (except those that hold text, see `wikitext_names.py`), tables, references, galleries, media,
+categories, links to other languages, comments, magic words, and headings of sections that are then empty. Keeps the
+text of links and headings, list items, code, and formulas as LaTeX between dollar signs.
 
-It gives up expanding templates: those of a wiki are programs, and not in its articles. Hence a sentence may lack what a
-template would have shown, and text is what people wrote in the page itself.
+Gives up: expanding templates, which are programs and not part of the page. A sentence may lack what a template would
+have shown.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from gristmill.download.markup_gaps import GAP, close_gaps
 from gristmill.download.wiki.wikitext_names import BY_LANGUAGE, CATEGORY, MEDIA, TEMPLATES
 
 KEEP, DROP = "keep", "drop"
-_OPEN, _SHUT = "\x02", "\x03"
-_DEEPEST = 40
-"""Nesting beyond this is not followed, as in MediaWiki: each level costs a copy of what is in it."""
+_OPEN, _SHUT = "\x02", "\x03"  # enclose the index of a piece of text that later steps must not change
+_MAX_DEPTH = 40
+"""Nesting beyond this is not followed, as in MediaWiki: each level costs a copy of its content."""
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _TAGS = (
@@ -65,7 +65,7 @@ _DOWN = str.maketrans("0123456789+-−=()n", "₀₁₂₃₄₅₆₇₈₉₊�
 
 
 class WikitextCleaner:
-    """Turns pages of one wiki into text. `namespaces` are further names of media and categories."""
+    """Turns pages of one wiki into text. `namespaces` are the wiki's own names for media and categories."""
 
     def __init__(self, language: str = "en", math: str = KEEP, namespaces: Iterable[str] = ()) -> None:
         if math not in (KEEP, DROP):
@@ -76,7 +76,7 @@ class WikitextCleaner:
         self.dropped = MEDIA | CATEGORY | {name.strip().lower() for name in namespaces}
 
     def clean(self, text: str, title: str = "") -> str:  # noqa: C901  a step for each kind of markup
-        """The text of a page. It never fails, whatever the page holds."""
+        """The text of a page. Never raises, whatever the page contains."""
         if GAP in text or _OPEN in text or _SHUT in text:
             text = _CONTROL.sub("", text)
         text = text.replace("\r\n", "\n").replace("\t", " ").replace("\xa0", " ")
@@ -87,9 +87,9 @@ class WikitextCleaner:
             text = _VARIANT.sub(self._variant, text)
         if "{{{" in text:
             text = _PARAMETER.sub(lambda found: found[1] or "", text)
-        broken = False
+        unclosed_table = False
         if "{" in text or "}" in text:
-            text, broken = self._braces(text, title)
+            text, unclosed_table = self._braces(text, title)
         if "[" in text:
             text = _WEB.sub(lambda found: found[1].strip() or GAP, self._links(text))
         if "<" in text:
@@ -98,17 +98,17 @@ class WikitextCleaner:
             text = _quotes(text)
         if "__" in text:
             text = _MAGIC.sub(lambda found: GAP if found[1] == found[1].upper() else found[0], text)
-        text = _lines(_LEFTOVER.sub("", text), broken)
+        text = _lines(_LEFTOVER.sub("", text), unclosed_table)
         if "&" in text:
             text = _entities(text)
         text = close_gaps(text)
         return _STASHED.sub(lambda found: stash[int(found[1])], text).strip() if stash else text
 
     def _opaque(self, text: str, stash: list[str]) -> str:
-        """Without comments, and what is in tags that hold no wikitext, or none to be kept."""
+        """Remove comments and the content of tags that is not wikitext or not kept; stash what is kept as it is."""
         pieces: list[str] = []
         done = 0
-        missing: set[str] = set()
+        missing: set[str] = set()  # ends that do not occur again: searching for each again would be quadratic
         while found := _OPAQUE.search(text, done):
             start, end = found.span()
             pieces.append(text[done:start])
@@ -144,11 +144,11 @@ class WikitextCleaner:
         return mark if name not in ("pre", "source", "syntaxhighlight") or "\n" not in content else f"\n{mark}\n"
 
     def _braces(self, text: str, title: str) -> tuple[str, bool]:
-        """Without templates and tables; and whether a table was not closed."""
+        """Replace templates by their text, and remove tables. Also returns whether a table is unclosed."""
         stack: list[tuple[str, list[str]]] = []
         out: list[str] = []
         pieces = out
-        open_now = {"{{": 0, "{|": 0}
+        open_counts = {"{{": 0, "{|": 0}
         done = at = 0
         while found := _BRACES.search(text, at):
             token, at = found.group(), found.end()
@@ -157,19 +157,19 @@ class WikitextCleaner:
                 continue
             pieces.append(text[done : found.start()])
             done = at
-            if token in open_now:
-                if len(stack) < _DEEPEST:
+            if token in open_counts:
+                if len(stack) < _MAX_DEPTH:
                     pieces = []
                     stack.append((token, pieces))
-                    open_now[token] += 1
+                    open_counts[token] += 1
                 continue
             opener = "{{" if token == "}}" else "{|"  # noqa: S105
-            if not open_now[opener]:
+            if not open_counts[opener]:
                 continue
             inside: list[str] = []
             while True:
                 kind, held = stack.pop()
-                open_now[kind] -= 1
+                open_counts[kind] -= 1
                 inside = held + inside
                 if kind == opener:
                     break
@@ -178,10 +178,10 @@ class WikitextCleaner:
         for kind, held in stack:
             out += ["|", *held] if kind == "{|" else held
         out.append(text[done:])
-        return "".join(out), open_now["{|"] > 0
+        return "".join(out), open_counts["{|"] > 0
 
     def _template(self, pieces: list[str], title: str) -> str:
-        """What a template shows, if it is one that holds text; most do not."""
+        """The text that a template shows, or a gap: most templates hold no text."""
         name = pieces[0].partition("|")[0].strip().lower().replace("_", " ")
         if name in ("pagename", "fullpagename", "pagetitle"):
             return title
@@ -207,17 +207,15 @@ class WikitextCleaner:
         return shown(args, named) or GAP
 
     def _variant(self, found: re.Match[str]) -> str:
-        """Chinese and others: `-{zh-hans:软件; zh-hant:軟體}-` is written for several scripts."""
-        flags, bar, rest = found[1].partition("|")
-        if bar and set(flags.strip()) & set("HTADR-"):
-            if set(flags.strip()) & set("HT-"):
-                return GAP
-            flags = rest
-        elif bar:
-            flags = rest
-        choices = [part.partition(":") for part in flags.split(";") if ":" in part]
+        """Language variants, as in Chinese: `-{zh-hans:软件; zh-hant:軟體}-` has one text for each script."""
+        flags, bar, content = found[1].partition("|")
+        if not bar:
+            content = flags
+        elif set(flags.strip()) & set("HT-"):  # hidden: a rule or a title, not text
+            return GAP
+        choices = [part.partition(":") for part in content.split(";") if ":" in part]
         if not choices:
-            return flags
+            return content
         named = {key.strip().lower(): value.strip() for key, _, value in choices}
         for key in (f"{self.language}-hans", f"{self.language}-cn", self.language):
             if key in named:
@@ -234,7 +232,7 @@ class WikitextCleaner:
             pieces.append(text[done : found.start()])
             done = found.end()
             if found.group() == "[[":
-                if len(stack) < _DEEPEST:
+                if len(stack) < _MAX_DEPTH:
                     pieces = []
                     stack.append(pieces)
             elif stack:
@@ -247,21 +245,21 @@ class WikitextCleaner:
         return "".join(out)
 
     def _link(self, pieces: list[str]) -> str:
-        """The words of a link: none for media, categories and other languages."""
+        """The text of a link, or a gap for media, categories and other languages."""
         first = pieces[0]
         space, colon, _ = first.partition(":")
         if colon and space and space.strip().lower().replace("_", " ") in self.dropped:
             return GAP
-        target, bar, words = "".join(pieces).partition("|")
+        target, bar, label = "".join(pieces).partition("|")
         if bar:
-            return words if words.strip() else re.sub(r"^[^:]*:|\s*\([^()]*\)$", "", target)
+            return label if label.strip() else re.sub(r"^[^:]*:|\s*\([^()]*\)$", "", target)
         if colon and space and _FOREIGN.match(first):
             return GAP
         return target.removeprefix(":").strip("\n")
 
 
 def _parameters(body: str) -> list[str]:
-    """The parts of a template between its bars, but for bars in links."""
+    """Split the body of a template at bars, except bars inside links."""
     parts: list[str] = []
     start = depth = 0
     for found in _BAR.finditer(body):
@@ -274,7 +272,7 @@ def _parameters(body: str) -> list[str]:
 
 
 def _end_of_ref(text: str, start: int) -> int:
-    """Where a reference ends. One that was never closed ends with its line, or where the next begins."""
+    """The end of a reference. One that is never closed ends with its line, or where the next begins."""
     found = _REF.search(text, start)
     if found and found[1]:
         return found.end()
@@ -290,13 +288,13 @@ def _html(text: str) -> str:
 
 
 def _begins_line(text: str, start: int) -> bool:
-    """Tables begin and end at the start of a line, but for indents and lists."""
+    """Whether only indents and list marks precede: tables begin and end at the start of a line."""
     line = text.rfind("\n", max(0, start - 20), start)
     return not text[line + 1 : start].strip(" :*#\x01") and (line >= 0 or start < 20)
 
 
 def _quotes(text: str) -> str:
-    """Without the marks of bold and italic. `l'''arbre''` holds an apostrophe: as in MediaWiki, the counts tell."""
+    """Remove the marks of bold and italic. In `l'''arbre''` one quote is an apostrophe, found as MediaWiki does it."""
     pieces: list[str] = []
     done = 0
     while (found := text.find("''", done)) >= 0:
@@ -312,31 +310,31 @@ def _line_quotes(line: str) -> str:
     runs = [(found.start(), found.end() - found.start()) for found in _QUOTES.finditer(line)]
     bold = sum(length in (3, 4) or length >= 5 for _, length in runs)
     italic = sum(length == 2 or length >= 5 for _, length in runs)
-    spared = -1
+    apostrophe = -1  # where a run of three quotes is an apostrophe and italic
     if bold % 2 and italic % 2:
         threes = [start for start, length in runs if length == 3]
         single = [at for at in threes if at and line[at - 1].isalpha() and (at < 2 or line[at - 2] in " (\x01")]
-        spared = next(iter([*single, *(at for at in threes if at and line[at - 1].isalpha())]), -1)
+        apostrophe = next(iter([*single, *(at for at in threes if at and line[at - 1].isalpha())]), -1)
 
-    def left(found: re.Match[str]) -> str:
+    def remaining(found: re.Match[str]) -> str:
         length = len(found.group())
-        return "'" * (1 if length == 4 or found.start() == spared else max(length - 5, 0) % 2)
+        return "'" * (1 if length == 4 or found.start() == apostrophe else max(length - 5, 0) % 2)
 
-    return _QUOTES.sub(left, line)
+    return _QUOTES.sub(remaining, line)
 
 
-def _lines(text: str, broken: bool) -> str:  # noqa: C901  a case for each first letter
-    """Headings, lists and indents as plain lines. A heading waits until there is something under it."""
+def _lines(text: str, unclosed_table: bool) -> str:  # noqa: C901  a case for each first character
+    """Headings, lists and indents as plain lines. Headings of empty sections are removed."""
     out: list[str] = []
-    waiting: list[tuple[int, str]] = []
+    pending: list[tuple[int, str]] = []  # headings without text so far: level, heading
     for raw in text.split("\n"):
         line = raw
         first = line[:1]
         if first == "=" and (found := _HEADING.match(line)):
             level = len(found[1])
-            while waiting and waiting[-1][0] >= level:
-                waiting.pop()
-            waiting.append((level, found[2].strip(" \t=")))
+            while pending and pending[-1][0] >= level:
+                pending.pop()
+            pending.append((level, found[2].strip(" \t=")))
             continue
         if first in ("*", "#", ":", ";"):
             words = line.lstrip("*#:; \t")
@@ -345,12 +343,12 @@ def _lines(text: str, broken: bool) -> str:  # noqa: C901  a case for each first
             line = line.lstrip()
         elif first == "-" and line.startswith("----"):
             line = line.lstrip("-")
-        elif broken and first in ("|", "!"):
+        elif unclosed_table and first in ("|", "!"):
             continue
         if line.strip(" \t\x01"):
-            for _, heading in waiting:
+            for _, heading in pending:
                 out += ["", heading, ""]
-            waiting.clear()
+            pending.clear()
             out.append(line.rstrip(" "))
         elif not line.strip(" "):
             out.append("")
@@ -358,6 +356,6 @@ def _lines(text: str, broken: bool) -> str:  # noqa: C901  a case for each first
 
 
 def _entities(text: str) -> str:
-    """With characters for entities, which unlike those of HTML end with a semicolon."""
+    """Replace entities by characters. Unlike in HTML, entities must end with a semicolon."""
     text = _ENTITY.sub(lambda found: html.unescape(found.group()), text)
     return text.replace("\xa0", " ")

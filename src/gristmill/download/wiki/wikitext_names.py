@@ -1,18 +1,17 @@
-"""Names that wikis of many languages use: of namespaces for media and categories, and of templates that hold text.
+"""Names used by wikis of many languages: of the namespaces for media and categories, and of templates that hold text.
 
-A dump says in its header what its own namespaces are called; the names below add the aliases that it leaves out.
-It gives up templates that are not in the list: what they would show is left out.
+The header of a dump has the names of its own namespaces; the names below add the aliases that it omits.
+
+Gives up: templates that are not in these tables. What they would show is dropped.
 """
 
-# ruff: noqa: E501  words
+# ruff: noqa: E501, SIM905  lists of words read best as text
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from gristmill.download.word_sets import word_set
-
-MEDIA = word_set(
+MEDIA = frozenset(
     """
     file image media fil fail fayl fájl fișier fişier bild bilde billede beeld lêer datei medium fichier média archivo
     imagen medio immagine ficheiro arquivo imagem imaxe multimédia bestand afbeelding tiedosto kuva mynd skrá plik grafika
@@ -21,20 +20,20 @@ MEDIA = word_set(
     പ്രമാണം ചിത്രം ಚಿತ್ರ ચિત્ર ਤਸਵੀਰ ගොනුව රූපය ไฟล์ ภาพ berkas gambar imej talaksan ファイル 画像 メディア 파일 그림
     文件 檔案 档案 图像 圖像 ფაილი სურათი պատկեր ֆայլ pilt attēls vaizdas fitxategi irudi fitxer imatge dosiero fasciculus
     imago delwedd íomhá picha skeda figura spesiaal payl larawan медиа медія медији wêne dosye ဖိုင် រូបភាព ຮູບ
-    """
+    """.split()
 ) | {"tập tin", "hình"}
 
-CATEGORY = word_set(
+CATEGORY = frozenset(
     """
     category kategorie catégorie categoría categoria categorie kategori luokka flokkur kategoria kategória kategorija
     категорија категория категорія катэгорыя санат κατηγορία kateqoriya turkum تصنيف رده קטגוריה زمرہ श्रेणी वर्ग
     বিষয়শ্রেণী பகுப்பு వర్గం വർഗ്ഗം ವರ್ಗ શ્રેણી ਸ਼੍ਰੇਣੀ ප්‍රවර්ගය หมวดหมู่ kategorya カテゴリ 분류 分类 分類 კატეგორია
     կատեգորիա kategooria kategorio categori catagóir jamii ангилал төркем kaarangay kategoriya kategorî ကဏ္ဍ ចំណាត់ថ្នាក់ ໝວດ
-    """
+    """.split()
 ) | {"thể loại"}
 
 TemplateText = Callable[[Sequence[str], dict[str, str]], str]
-"""What a template shows, from its unnamed and its named parameters."""
+"""Returns the text that a template shows, given its unnamed and its named parameters."""
 
 
 def nth_argument(index: int) -> TemplateText:
@@ -54,15 +53,15 @@ def _fixed(text: str) -> TemplateText:
 
 
 def _measure(args: Sequence[str], _: dict[str, str]) -> str:
-    """`{{convert|5|to|8|km|mi}}`: as it was written, without what it is in other units."""
+    """`{{convert|5|to|8|km|mi}}` shows "5 to 8 km": the value as written, without the converted one."""
     between = {"to", "and", "x", "by", "or", "-", "–", "à", "et", "y"}
     parts = list(args[:4] if len(args) > 2 and args[1] in between else args[:2])
     return " ".join(part for part in parts if part)
 
 
 def _fraction(args: Sequence[str], _: dict[str, str]) -> str:
-    whole, parts = (args[:1], args[1:3]) if len(args) > 2 else ((), args[:2])
-    return " ".join([*whole, "/".join(["1", *parts] if len(parts) == 1 else parts)])
+    integer, parts = (args[:1], args[1:3]) if len(args) > 2 else ((), args[:2])
+    return " ".join([*integer, "/".join(["1", *parts] if len(parts) == 1 else parts)])
 
 
 def _value(args: Sequence[str], named: dict[str, str]) -> str:
@@ -82,10 +81,6 @@ def _nihongo(args: Sequence[str], _: dict[str, str]) -> str:
     return f"{first} ({rest})" if first and rest else first or rest
 
 
-def _ship(prefix: str) -> TemplateText:
-    return lambda args, named: f"{prefix} {args[0]}" if args else prefix
-
-
 def _before(word: str) -> TemplateText:
     return lambda args, named: f"{word} {args[0]}" if args else word
 
@@ -94,7 +89,7 @@ def _after(word: str) -> TemplateText:
     return lambda args, named: f"{args[0]}{word}" if args else word
 
 
-_ONE = """
+_SHOW_FIRST_ARGUMENT = """
     nowrap nobr nobreak nbr small big smaller larger em strong strongbad sic abbr tooltip ipa math mvar var mono code tt kbd
     samp text resize font color colour ill illm interlanguage\u00a0link link-interwiki nihongo2 not\u00a0a\u00a0typo as\u00a0written
     visible\u00a0anchor vanchor anchored formatnum lc uc lcfirst ucfirst smallcaps sc caps allcaps okina\u00a0word script linktext
@@ -102,14 +97,16 @@ _ONE = """
     """
 
 TEMPLATES: dict[str, TemplateText] = {
-    **{name.strip().replace("\u00a0", " "): nth_argument(0) for name in _ONE.split(" ") if name.strip()},
+    **{
+        name.strip().replace("\u00a0", " "): nth_argument(0) for name in _SHOW_FIRST_ARGUMENT.split(" ") if name.strip()
+    },
     **dict.fromkeys(["lang", "langx", "transl", "transliteration", "langue", "язык", "wikt-lang"], last_argument),
     **dict.fromkeys(["quote", "blockquote", "quotation", "cquote", "bq", "verse translation", "citation bloc"], _text),
     **dict.fromkeys(["convert", "cvt", "unité", "unidad", "nombre", "unit", "nb"], _measure),
     **dict.fromkeys(["frac", "sfrac", "fraction"], _fraction),
     **dict.fromkeys(["chem", "chem2", "e-", "chem name"], _joined),
     **dict.fromkeys(["date", "date-", "datum"], _spaced),
-    **{name: _ship(name.upper()) for name in ("hms", "uss", "ss", "rms", "mv", "ms", "hmas", "hmcs", "ins", "sms")},
+    **{name: _before(name.upper()) for name in ("hms", "uss", "ss", "rms", "mv", "ms", "hmas", "hmcs", "ins", "sms")},
     **dict.fromkeys(["ndash", "en dash", "–"], _fixed("–")),
     **dict.fromkeys(["mdash", "em dash", "—"], _fixed("—")),
     **dict.fromkeys(["snd", "spnd", "spaced ndash", "snds", "spaced en dash"], _fixed(" – ")),
@@ -124,7 +121,7 @@ TEMPLATES: dict[str, TemplateText] = {
     "nihongo": _nihongo,
     "as of": _before("As of"),
 }
-"""By name in lower case. Without the namespace, and with spaces for underscores."""
+"""By name in lower case, without the namespace and with spaces for underscores."""
 
 BY_LANGUAGE: dict[str, dict[str, TemplateText]] = {
     "fr": {
@@ -137,7 +134,7 @@ BY_LANGUAGE: dict[str, dict[str, TemplateText]] = {
         "ap jc": _fixed("apr. J.-C."),
     },
     "es": {"siglo": _before("siglo"), "cita": _text},
-    "de": {"zitat": _text, "nowiki": nth_argument(0), '"': nth_argument(0), "enS".lower(): nth_argument(0)},
+    "de": {"zitat": _text, "nowiki": nth_argument(0), '"': nth_argument(0), "ens": nth_argument(0)},
     "it": {"citazione": _text, "sec": _before("secolo"), "unità": _measure},
     "pt": {"citação": _text, "séc": _before("século"), "dtext": _spaced},
     "ru": {
