@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from gristmill import Task
 from gristmill.core.errors import StageError
 from gristmill.core.plan.planner import Group, Plan
-from gristmill.core.run.flow import MOST_MOVES, Flow
-from gristmill.core.run.recovery import MAX_LOSSES, Recovery, WantedOutputs
+from gristmill.core.run.flow import MOST_MOVES, Flow, CallOutput, WorkerCall, WorkItem
+from gristmill.core.run.recovery import MAX_LOSSES, Recovery, WantedOutputs, RetryCheck
 from gristmill.core.run.retry_check import RetryCheck
 from gristmill.core.run.stage_stats import StageStats
 from gristmill.core.run.work_items import CallOutput, WorkerCall, WorkItem

@@ -177,16 +177,16 @@ def test_rows_are_those_read_or_those_that_stages_made_of_them() -> None:
 class Notes:
     """A run that only remembers."""
 
-    place = "here"
+    url = "here"
 
-    def __init__(self, spent: tuple[int, int] = (0, 0)) -> None:
-        self.spent = spent
+    def __init__(self, earlier_errors: tuple[int, int] = (0, 0)) -> None:
+        self.earlier_errors = earlier_errors
         self.kept: list[QuarantinedRecord] = []
 
-    def keep(self, records: Sequence[QuarantinedRecord]) -> None:
+    def add_quarantined(self, records: Sequence[QuarantinedRecord]) -> None:
         self.kept += records
 
-    def saw(self, source: str, rows: int) -> None: ...
+    def add_rows_read(self, source: str, rows: int) -> None: ...
 
     def quarantined(self) -> Iterator[QuarantinedRecord]:
         return iter([QuarantinedRecord("grind", "raised", "ValueError: old", "0", "0")])
@@ -238,11 +238,11 @@ def test_causes_that_differ_in_each_record_take_no_memory() -> None:
 
 def test_what_earlier_attempts_have_set_aside_counts() -> None:
     """So a run that has failed on too many does not end well by being started again."""
-    quarantine = Quarantine(True, ErrorBudget.of(0.01), Notes(spent=(30, 1_000)))
+    quarantine = Quarantine(True, ErrorBudget.of(0.01), Notes((30, 1_000)))
     with pytest.raises(ErrorBudgetError, match=r"30 of 1,000 records \(3%\) failed, more than max_errors=1% allows"):
         quarantine.close(Progress())
-    assert Quarantine(True, ErrorBudget.of(40), Notes(spent=(30, 1_000))).remaining_budget(5, True).is_exhausted(11, 1)
-    Quarantine(True, ErrorBudget.of(0.03), Notes(spent=(30, 1_000))).close(Progress())
+    assert Quarantine(True, ErrorBudget.of(40), Notes((30, 1_000))).remaining_budget(5, True).is_exhausted(11, 1)
+    Quarantine(True, ErrorBudget.of(0.03), Notes((30, 1_000))).close(Progress())
 
 
 def test_a_stage_that_failed_on_everything_is_told_at_the_end() -> None:

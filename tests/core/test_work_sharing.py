@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.core.run.work_sharing import gather_local_sources, share_children
+from gristmill.core.run.worker import gather_local_sources, share_children
 from gristmill.core.task import Lineage, Task
 
 

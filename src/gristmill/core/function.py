@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, get_args, get_origin, overload
 
 from gristmill.core.resources import Resources
+from gristmill.core.score import DecidingStage
 from gristmill.core.stage import Answer, ProcessingStage, SourceStage, check_settings
 from gristmill.core.task import EmptyTask, Task
 
@@ -87,6 +88,8 @@ def task_types(stage: ProcessingStage[Any, Any]) -> tuple[type | None, type | No
                     return _task_type(args[0]), _task_type(args[1])
                 if len(args) == 1 and issubclass(origin, SourceStage):
                     return EmptyTask, _task_type(args[0])
+                if len(args) == 1 and origin is DecidingStage:
+                    return _task_type(args[0]), _task_type(args[0])
     return None, None
 
 

@@ -1,7 +1,7 @@
 """Roles: what a stage may do besides turning tasks into tasks.
 
-Most stages need none of this. A stage takes on a role by inheriting it, `class Write(ProcessingStage[...], WriterRole)`,
-and the framework asks with `isinstance`. Every method has a default, so a stage writes only those that it needs.
+Most stages need none of this. A stage takes on a role by inheriting it: `class W(ProcessingStage[...], WriterRole)`.
+The framework asks with `isinstance`. Every method has a default, so a stage writes only those that it needs.
 
     PlanningRole      answers the planner: the files that it reads, the columns that it will return
     ScoringRole       adds columns of scores

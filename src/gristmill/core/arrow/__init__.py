@@ -1,1 +1,1 @@
-"""Arrow tables and columns: from rows and back, built from buffers, hashed into partitions. Knows nothing of tasks or stages."""
+"""Arrow tables and columns: to and from rows, built from buffers, hashed into partitions. Knows no tasks or stages."""

@@ -1,10 +1,10 @@
-"""Spread: which partition each row goes to, by a hash of its key.
+"""Assigns each row to a partition by a hash of its key.
 
-The same value goes to the same partition whatever type its column has in one block or another: 5, 5.0 and "5" go
-together, since a column that is read in parts may be of integers here and of mixed types there (`table_conversion.py`). So do
-the same bytes, of a fixed size or not, and as text, but for bytes of the sizes of hashes: those are not hashed again.
+The same value goes to the same partition whatever type its column has in a block: 5, 5.0 and "5" go together, since a
+column that is read in parts may hold integers in one part and mixed types in another (`table_conversion.py`). So do the
+same bytes, of a fixed size or not, and as text. Bytes of the size of a hash are not hashed again.
 
-What is given up: speed for keys that are not hashes; each different value passes through Python once per batch.
+What is given up: speed for keys that are not hashes. Each distinct value passes through Python once per batch.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _mixed(bits: pa.Array) -> pa.Array:
 
 
 def _hash_partitions(column: pa.ChunkedArray, count: int) -> pa.Array | None:
-    """The partitions of a key that is one column of hashes, as `partition_numbers` finds them; None if it is something else."""
+    """As `partition_numbers`, for a key that is one column of hashes; None for other keys."""
     if kernels is None or not is_hash_type(column.type) or column.null_count:
         return None
     hashes = as_one_array(column)

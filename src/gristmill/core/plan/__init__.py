@@ -1,1 +1,2 @@
-"""From a pipeline to a plan: decompose composites, check types and columns, fuse stages into groups, cut segments, fit the plan to an executor. Nothing runs."""
+"""From a pipeline to a plan: decompose composites, check types and columns, fuse stages into groups, cut segments, fit
+the plan to an executor. Nothing runs."""

@@ -1,11 +1,10 @@
-"""Rejects: rows that stages have dropped, each with the stage that did it, its score and the threshold.
+"""Rejected rows: what stages have dropped, with the stage, its score and the threshold of each row.
 
-A worker that is asked for them compares what goes into a stage with what comes out, and writes the difference as a
-fragment; the fragments of a source are committed together, when the source is done, as output is (`io/write/side_outputs.py`).
-They are ordered by stage, then as they were in the input. Nothing here runs when nobody asks.
+A worker compares what goes into a stage with what comes out, and writes the difference as a fragment. The fragments of
+a source are committed together when the source is done, like output (`io/write/side_outputs.py`). Rows are ordered
+by stage, then as they were in the input. None of this runs unless `rejected=` was given.
 
-What is given up: a stage that changes the number of rows and says neither by `decide` nor by keeping the rows'
-positions which ones it dropped.
+What is given up: rows dropped by a stage that neither is a `DecidingStage` nor keeps the positions of its rows.
 """
 
 from __future__ import annotations

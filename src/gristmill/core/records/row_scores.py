@@ -3,7 +3,8 @@
 A worker that is asked for them has a sheet for each batch: a line for each row, a column for each filter. A row that a
 filter drops stays on it, and filters after that one score it too, as long as it lies in the batch. So it is known what
 would become of it if the first filter were less strict. When the batch leaves the worker, its sheet is written as a
-fragment; those of a source are committed together, as output is (`io/write/side_outputs.py`). Nothing here runs when nobody asks.
+fragment; those of a source are committed together, as output is (`io/write/side_outputs.py`).
+None of this runs unless `scores=` was given.
 
 What is given up: rows without a file and a position, as after a `Shuffle`; what filters think of rows that were
 dropped before the text was changed, before an exchange, or by another worker.

@@ -10,7 +10,6 @@ import re
 import sys
 import types
 from collections.abc import Iterable, Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -86,7 +85,6 @@ def _object(value: Any, left_out: Iterable[str], depth: int) -> dict[str, Any]:
     return {"class": class_name(kind), **described}
 
 
-@cache
 def class_name(kind: type) -> str:
     """The name of a class in a plan: `gristmill.text.WordCountFilter` if its package or `gristmill` exports it, so that
     a run can still be resumed after the class has moved to another module; else its module and name."""

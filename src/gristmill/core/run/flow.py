@@ -5,7 +5,7 @@ tasks in flight, which are bounded, and with the sources that are open.
 
 A call of one item streams: its outputs count as they arrive, so that a huge file needs no buffer. If the
 worker dies in between, the same item runs again and what had arrived is not sent twice (`Item.sent`,
-`Item.shed`); this rests on stages being deterministic, which is checked (`retry_check.py`). A call of several items
+`Item.shed`); this rests on stages being deterministic, which is checked (`RetryCheck`). A call of several items
 counts as a whole or not at all. What is lost after it has left a call is made again (`recovery.py`).
 """
 
@@ -14,25 +14,24 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import WorkerLostError
 from gristmill.core.executor import PoolProgress, Progress, rows_read
+from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.records.quarantine import ErrorBudget, Quarantine, QuarantinedRecord
 from gristmill.core.records.rejected_rows import REJECTED_POSITION
-from gristmill.core.run.isolation import OverBudget, RowLocation
-from gristmill.core.run.recovery import Recovery, TaskOrigin, descends_from
-from gristmill.core.run.schedule import EDGE_BYTES
+from gristmill.core.run.isolation import FailureHistory, OverBudget, RowLocation
+from gristmill.core.run.recovery import OutputKey, Recovery, SentDigest, TaskOrigin, descends_from
+from gristmill.core.run.schedule import EDGE_BYTES, PoolLoad, TaskRate
 from gristmill.core.run.stage_stats import StageStats
-from gristmill.core.run.work_items import CallOutput, GroupQueue, WorkerCall, WorkItem, item_from_outputs
 from gristmill.core.stage_roles import can_set_records_aside
 from gristmill.core.task import Lineage
 
 if TYPE_CHECKING:
     from gristmill.core.errors import StageError
     from gristmill.core.plan.planner import Plan
-
-__all__ = ["CallOutput", "Flow", "WorkItem", "WorkerCall"]
 
 CALL_BYTES = 32 * 2**20
 """More items than a batch make one call only as long as they are no larger than this together."""
@@ -45,6 +44,112 @@ BATCH_SECONDS = 0.5
 
 MOST_MOVES = 10
 """So often an item may be with a worker whose node disappears."""
+
+
+@fast_dataclass(slots=True)
+class WorkItem:
+    """A task, or the gathered tasks of a source, that waits before a stage of a group."""
+
+    lineage: Lineage
+    refs: list[Any]
+    nbytes: int = 0
+    start: int = 0
+    history: FailureHistory = field(default_factory=FailureHistory)
+    runs_alone: bool = False
+    sent_outputs: SentDigest = field(default_factory=SentDigest)
+    shared_outputs: set[OutputKey] = field(default_factory=set)
+    origins: list[TaskOrigin | None] = field(default_factory=list)
+    """How each of the references is made again, for those that may be lost."""
+    wanted: set[OutputKey] | None = None
+    """What an item is run again for; None for one that is run for all that it gives."""
+    losses: int = 0
+    moves: int = 0
+    passed: int = 0
+    """How many calls of what came later have gone before it."""
+    holds_whole_source: bool = False
+    """Whether it is all that there is of its source, so that its call can gather that."""
+
+
+@fast_dataclass(slots=True)
+class CallOutput:
+    """A task that a call gave: where it comes from, where it lies, and the stage it goes to next."""
+
+    lineage: Lineage
+    ref: Any
+    nbytes: int
+    position: int
+    origin: TaskOrigin | None = None
+
+
+@fast_dataclass(slots=True)
+class WorkerCall:
+    """Items that one worker works on."""
+
+    group: int
+    items: list[WorkItem]
+    began: float
+    budget: ErrorBudget = field(default_factory=ErrorBudget)
+    """What is left of it."""
+    outputs: list[CallOutput] = field(default_factory=list)
+    partial_stats: list[StageStats] = field(default_factory=list)
+    """Counts of a call that is still running, to be shown; they count when it is done."""
+    waits: bool = False
+    """It is at its worker, behind another call."""
+
+    @property
+    def start(self) -> int:
+        return self.items[0].start
+
+    @property
+    def streams(self) -> bool:
+        return len(self.items) == 1
+
+    @property
+    def alone(self) -> bool:
+        """Whether its item may be at fault for an earlier failure."""
+        return self.items[0].runs_alone
+
+    @property
+    def nbytes(self) -> int:
+        return sum(item.nbytes for item in self.items)
+
+    @property
+    def is_recovery(self) -> bool:
+        """Whether it is run again for something that was lost; then nothing else of it counts."""
+        return self.items[0].wanted is not None
+
+    def discard(self) -> None:
+        """Nobody needs what it worked on any more."""
+        for item in self.items:
+            for ref in item.refs:
+                ref.discard()
+
+
+def item_from_outputs(lineage: Lineage, parts: Sequence[CallOutput], start: int = 0) -> WorkItem:
+    """What waits before a stage, made of what came out of another."""
+    origins = [part.origin for part in parts] if any(part.origin for part in parts) else []
+    return WorkItem(lineage, [part.ref for part in parts], sum(part.nbytes for part in parts), start, origins=origins)
+
+
+@fast_dataclass(slots=True)
+class GroupQueue:
+    """What waits before a group, and what has passed it."""
+
+    queue: deque[WorkItem] = field(default_factory=deque)
+    queued_bytes: int = 0
+    waiting_bytes: int = 0
+    """Of calls that are at a worker, behind another one."""
+    since: float = 0.0
+    began: float = 0.0
+    running: int = 0
+    arrived: int = 0
+    arrived_bytes: int = 0
+    tasks_done: int = 0
+    pace: TaskRate = field(default_factory=TaskRate)
+
+    def load(self) -> PoolLoad:
+        waiting = self.arrived - self.tasks_done
+        return PoolLoad(self.pace.seconds, waiting, self.arrived, self.tasks_done, len(self.queue), self.arrived_bytes)
 
 
 class Flow:

@@ -6,28 +6,87 @@ too, the same happens to it. So a node that disappears costs what lay on it, and
 deterministic: a task is known again by its id.
 
 What else a repeated call gives (other outputs, counts, records set aside) has counted before, and is dropped.
+
+A call of one item streams its outputs, and is run again if it fails. The new attempt leaves out what was sent
+before. If a stage does not give the same answers again, rows would be lost and doubled without a trace, so `RetryCheck`
+compares what is left out with what was sent.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence, Set
+import zlib
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gristmill.core.errors import LostTaskError, StageError
 from gristmill.core.fast_dataclass import fast_dataclass
-from gristmill.core.run.retry_check import SentDigest
 
 if TYPE_CHECKING:
     from gristmill.core.run.work_items import CallOutput, WorkItem
-    from gristmill.core.task import Lineage
+    from gristmill.core.task import Lineage, Task
+    from gristmill.core.run.flow import CallOutput, WorkItem
+    from gristmill.core.stage import ProcessingStage
 
 MAX_LOSSES = 5
 """So often a task may be lost; then more is wrong than a node that disappeared."""
 
 OutputKey = tuple[str, int]
 """A task's id, and the stage of the group that it goes to next."""
+
+
+@fast_dataclass(slots=True)
+class SentDigest:
+    """Which tasks have left an item, in order: how many, and a sum over their ids."""
+
+    count: int = 0
+    total: int = 0
+
+    def add(self, task_id: str) -> None:
+        self.count += 1
+        self.total = zlib.crc32(task_id.encode("utf-8", "surrogatepass"), self.total)
+
+
+class RetryCheck:
+    """One attempt of an item of which `sent` has left already."""
+
+    def __init__(self, sent: SentDigest, stages: Sequence[ProcessingStage[Any, Any]], lineage: Lineage) -> None:
+        self.sent, self.stage, self.lineage = replace(sent), stages[-1].name, lineage
+        self.again = SentDigest()
+
+    @property
+    def lags(self) -> bool:
+        """Whether some of what was sent has not come again yet."""
+        return self.again.count < self.sent.count
+
+    def leaves_out(self, task: Task[Any]) -> bool:
+        """Whether a task that comes out now has been sent before."""
+        if not self.lags:
+            return False
+        self.again.add(task.id)
+        if self.again.count == self.sent.count:
+            self.check()
+        return True
+
+    def rest(self, outputs: Iterable[Task[Any]]) -> Iterator[Task[Any]]:
+        for task in outputs:
+            if not self.leaves_out(task):
+                yield task
+        self.check()
+
+    def check(self) -> None:
+        """At the end at the latest: what was sent must have come again."""
+        if self.again != self.sent:
+            error = StageError(
+                self.stage,
+                self.lineage.id,
+                self.lineage.files,
+                "after a failure, the same task was not turned into the same outputs as before, so rows would be lost "
+                "or doubled. Does this stage, or one before it, depend on chance, on time, or on what it saw earlier?",
+            )
+            error.hopeless = True
+            raise error
 
 
 class TaskOrigin(NamedTuple):

@@ -11,9 +11,9 @@
     all_heard      has each worker had a say in what is known of rates?
     worth_moving   does a better division gain more than setting workers up anew costs?
 
-Calls are short (`tasks_per_call` aims at a fraction of a second), so cores flow to where the work is: `choose_pool` serves GPUs
-first, then the pool nearest to the output; `has_output_room` stops those that run ahead. Together they bound the bytes on every
-edge, never wait for a core that another pool holds for ever, and need no worker per stage.
+Calls are short (`tasks_per_call` aims at a fraction of a second), so cores move to where the work is: `choose_pool`
+serves GPUs first, then the pool nearest to the output; `has_output_room` stops those that run ahead. Together they
+bound the bytes on every edge, never wait for a core that another pool holds for ever, and need no worker per stage.
 
 GPUs are held by workers, which may be dear to set up. Queues say where work is, speed says how much it is, and a pool
 moves straight to the size that follows, when that is worth it.

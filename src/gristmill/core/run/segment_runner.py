@@ -1,9 +1,10 @@
 """Segments: the parts of a pipeline between exchanges, run one after the other as one run.
 
 Each segment is a plan that an executor runs as if it were alone. The last stage of one writes files into the run
-directory, and the source of the next lists what is in them (`io/exchange/exchange.py`). So each exchange is a checkpoint: the
-ledger knows which sources of which segment are done. Counts, progress, quarantine and the error budget are those of
-the whole. Some segments may run more than once (`CommitRole.segments_to_repeat`), and those with nothing to do are passed by.
+directory, and the source of the next lists what is in them (`io/exchange/exchange.py`). So each exchange is a
+checkpoint: the ledger knows which sources of which segment are done. Counts, progress, quarantine and the error budget
+are those of the whole run. Some segments may run more than once (`CommitRole.segments_to_repeat`), and those
+with nothing to do are skipped.
 
 What is given up: working on the next segment before the last source of this one is through.
 """

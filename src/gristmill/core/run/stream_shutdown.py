@@ -50,7 +50,8 @@ def handled_exception_id() -> int:
 def interrupt_first(handled: int) -> Iterator[None]:
     """Let no error take the place of Ctrl-C that has come before it, as one may when all is stopped: it is its context.
 
-    `handled` is what the caller had `handled_exception_id` before, Ctrl-C or not: that has nothing to do with an error in here.
+    `handled` is what `handled_exception_id` returned to the caller before: that exception, Ctrl-C or not, has nothing
+    to do with an error in here.
     """
     try:
         yield

@@ -17,6 +17,7 @@ from gristmill.core.run.flow import Flow
 from gristmill.core.run.isolation import FailureHistory
 from gristmill.core.run.retry_check import RetryCheck
 from gristmill.core.run.work_items import CallOutput, WorkerCall, WorkItem
+from gristmill.core.run.recovery import RetryCheck
 from gristmill.core.run.worker import Worker
 from gristmill.core.stage import copies_for_this_process
 from gristmill.core.task import GatherTask, Lineage, Task

@@ -30,10 +30,9 @@ from gristmill.core.errors import StageError, describe_error
 from gristmill.core.records.quarantine import ErrorBudget
 from gristmill.core.records.rejected_rows import REJECTED_POSITION
 from gristmill.core.run.isolation import RowLocation
-from gristmill.core.run.retry_check import RetryCheck
+from gristmill.core.run.recovery import RetryCheck
 from gristmill.core.run.schedule import WINDOW
-from gristmill.core.run.work_sharing import never_share
-from gristmill.core.run.worker import Worker, stage_traceback
+from gristmill.core.run.worker import Worker, never_share, stage_traceback
 from gristmill.core.stage import NodeInfo, WorkerMetadata
 from gristmill.core.task import GatherTask, Lineage, Task
 from gristmill.executors.local.task_transport import PackedTask, pack_task

@@ -26,12 +26,10 @@ from gristmill.core.errors import LostTaskError, StageError
 from gristmill.core.executor import TaskRef
 from gristmill.core.records.quarantine import ErrorBudget, QuarantinedRecord
 from gristmill.core.records.rejected_rows import REJECTED_POSITION
-from gristmill.core.run.recovery import WantedOutputs
-from gristmill.core.run.retry_check import RetryCheck
+from gristmill.core.run.recovery import RetryCheck, WantedOutputs
 from gristmill.core.run.schedule import RECALL_SECONDS
 from gristmill.core.run.stage_stats import StageStats
-from gristmill.core.run.work_sharing import never_share
-from gristmill.core.run.worker import Worker
+from gristmill.core.run.worker import Worker, never_share
 from gristmill.core.stage import NodeInfo, WorkerMetadata
 from gristmill.core.task import GatherTask, Lineage, Task
 from gristmill.executors.local.task_transport import INLINE_BYTES, PackedTask, compact_task, pack_task
