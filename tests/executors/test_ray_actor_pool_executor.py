@@ -329,7 +329,7 @@ def test_a_call_is_not_taken_back_that_began_while_the_driver_was_away(tmp_path:
 SLURM = """
 import ray
 from gristmill import SlurmRayClient
-from gristmill.executors.ray.cluster_nodes import cluster_nodes, connect_to_cluster
+from gristmill.executors.ray.cluster import cluster_nodes, connect_to_cluster
 
 with SlurmRayClient(include_dashboard=False, num_cpus=1, worker_connect_timeout_s=60):
     connect_to_cluster()
