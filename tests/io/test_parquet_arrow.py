@@ -111,7 +111,7 @@ def test_a_parquet_file_without_footer_is_told(parquet):
     parquet.write_bytes(parquet.read_bytes()[:-30])
     _, tables, bad = rows_of(read_parquet, parquet)
     assert tables == []
-    assert "not a Parquet file" in bad[0].reason
+    assert "unreadable Parquet file" in bad[0].reason
 
 
 # -- Arrow -----------------------------------------------------------------------------------------------
