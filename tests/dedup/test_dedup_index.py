@@ -208,7 +208,10 @@ def test_empty_snapshots_and_empty_indexes(tmp_path: Path) -> None:
         ),
         (lambda index: ExactDeduplicationStage(extend=index, normalize=["case"]), "normalize is"),
         (lambda index: ExactDeduplicationStage(against=[f"{index}-not"]), "no index at .*index-not.*extend="),
-        (lambda index: ExactDeduplicationStage(against=[DedupIndex(index, version=7)]), "no version 7. There are: 1"),
+        (
+            lambda index: ExactDeduplicationStage(against=[DedupIndex(index, version=7)]),
+            "no version 7. Its versions: 1",
+        ),
         (
             lambda index: ExactDeduplicationStage(extend=DedupIndex(index, version=1)),
             "extend always adds to the last version",
@@ -245,8 +248,8 @@ def test_a_list_of_indexes_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda path: path.write_bytes(path.read_bytes()[:-9]), "bytes, and should have"),
-        (lambda path: path.unlink(), "it is not there"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-9]), "bytes, but should have"),
+        (lambda path: path.unlink(), "it does not exist"),
         (lambda path: path.write_bytes(path.read_bytes().replace(b"a4", b"a5")), "have changed"),
         (lambda path: path.write_bytes(path.read_bytes()[:-3] + b"???"), "its end has changed"),
         (

@@ -93,13 +93,13 @@ def test_pairs_below_the_threshold_stay() -> None:
         ({"threshold": 1.5}, "FuzzyDeduplicationStage: threshold is 1.5, .* at most 1.*ExactDeduplicationStage"),
         ({"threshold": 0}, "FuzzyDeduplicationStage: threshold is 0, must be above 0"),
         ({"threshold": 80, "num_bands": 20, "minhashes_per_band": 13}, "FuzzyDeduplicationStage: threshold is 80"),
-        ({"word_ngrams": 0}, "FuzzyDeduplicationStage: word_ngrams is 0, too small"),
+        ({"word_ngrams": 0}, "FuzzyDeduplicationStage: word_ngrams is 0, must be 1 or more"),
         ({"verify": "never"}, "verify"),
-        ({"num_bands": 20}, "together"),
+        ({"num_bands": 20}, "set both"),
         ({"num_bands": 0, "minhashes_per_band": 3}, "1 or more"),
         ({"keep": "best"}, "keep"),
         ({"keep": "highest"}, "score_field"),
-        ({"char_ngrams": 0}, "too small"),
+        ({"char_ngrams": 0}, "must be 1 or more, or None"),
         ({"num_partitions": 0}, "num_partitions"),
     ],
 )
@@ -226,7 +226,9 @@ def test_plans_tell_what_is_found_at_the_threshold_and_warn_if_it_is_little() ->
 
     assert "83 bands of 4 rows" in plan(threshold=0.5)
     assert "99.5% at 0.5, the threshold" in plan(threshold=0.5)
-    with pytest.warns(RuntimeWarning, match=r"FuzzyDeduplicationStage': of pairs just at .* of 0.2 only 94% are found"):
+    with pytest.warns(
+        RuntimeWarning, match=r"FuzzyDeduplicationStage': .* find only 94% of the pairs just at the threshold of 0.2"
+    ):
         assert "93.8% at 0.2, the threshold" in plan(threshold=0.2)
     with pytest.warns(
         RuntimeWarning, match=r"52 bands of 5 minhashes find only 81% of .* To find more, verify candidates"

@@ -87,7 +87,7 @@ def test_an_id_that_comes_twice_does_not_cost_the_row_that_is_kept(tmp_path: Pat
     source = write(tmp_path / "in", a=[{"id": 1, "text": "a"}, {"id": 1, "text": "a"}, {"id": 2, "text": "b"}])
     found = ExactDeduplicationWorkflow(source, tmp_path / "found", id_field="id", perform_removal=False).run(HERE)
     assert found.clusters_path is not None
-    with pytest.raises(StageError, match="1 ids of the table .* all would be lost"):
+    with pytest.raises(StageError, match="1 ids of the table .* all of which would be lost"):
         TextDuplicatesRemovalWorkflow(source, found.clusters_path, tmp_path / "out", id_field="id").run(HERE)
 
 

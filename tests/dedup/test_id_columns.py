@@ -42,7 +42,7 @@ def run(stage: Any, names: pa.Array, folder: Path) -> None:
 @pytest.mark.parametrize("name", STAGES)
 def test_lists_are_no_names(tmp_path: Path, name: str) -> None:
     stage = STAGES[name](tmp_path)
-    message = f"stage '{stage.name}', column 'name': values of type list.* name a column of text or numbers"
+    message = f"stage '{stage.name}', column 'name': values of type list.* choose a column of text or numbers"
     with pytest.raises(GristmillError, match=message):
         run(stage, pa.array([[1], [2]]), tmp_path)
 

@@ -172,7 +172,7 @@ class Meanwhile(DedupIndex):
 def test_of_two_runs_that_add_at_the_same_time_one_is_told_to_start_again(tmp_path: Path) -> None:
     index, new = indexed("exact", tmp_path), write(tmp_path / "new", x=NEW)
     stage = ExactDeduplicationStage(id_field="id", extend=Meanwhile(index))
-    with pytest.raises(PlanError, match="at version 2 .* compared with version 1. .* start the run again"):
+    with pytest.raises(PlanError, match="at version 2, .* compared with version 1. .* start the run again"):
         run(new, tmp_path / "out", stage, tmp_path / "run")
     assert not ids(tmp_path / "out")
     run(new, tmp_path / "out", stage, tmp_path / "run")
@@ -184,7 +184,7 @@ def test_of_two_runs_that_add_the_same_rows_at_the_same_time_one_is_told_to_star
     rows = numbered("m", [text(100)])  # those of the other run
     stage = ExactDeduplicationStage(extend=Meanwhile(tmp_path / "index"))
     new = write(tmp_path / "new", x=rows)
-    with pytest.raises(PlanError, match=r"at version 1 .*\(v1\).* compared with version 0. .* start the run again"):
+    with pytest.raises(PlanError, match=r"at version 1, .*\(v1\).* compared with version 0. .* start the run again"):
         run(new, tmp_path / "out", stage, tmp_path / "run")
     assert not ids(tmp_path / "out")
     run(new, tmp_path / "out", stage, tmp_path / "run")

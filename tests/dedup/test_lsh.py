@@ -153,7 +153,7 @@ def test_bands_of_high_thresholds(verified: bool) -> None:
 
 def test_thresholds_that_cannot_be_are_refused() -> None:
     for wrong in (0.0, 1.01, 80):
-        with pytest.raises(ValueError, match="not above 0 and at most 1"):
+        with pytest.raises(ValueError, match="must be above 0 and at most 1"):
             choose_bands(wrong)
 
 

@@ -190,7 +190,7 @@ def test_documents_and_paragraphs_in_one_pipeline() -> None:
         ({"keep": "last"}, "keep is 'last'"),
         ({"count_by": "x"}, "count_by is 'x'"),
         ({"min_count": 1}, "min_count is 1"),
-        ({"min_length": 0}, "min_length 0"),
+        ({"min_length": 0}, "min_length is 0"),
         ({"normalize": ["cases"]}, "Did you mean 'case'"),
         ({"num_partitions": 0}, "num_partitions"),
     ],
