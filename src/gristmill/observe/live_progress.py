@@ -1,4 +1,4 @@
-"""Live: a run on a terminal, redrawn a few times a second."""
+"""Live progress of a run on a terminal, redrawn a few times a second."""
 
 from __future__ import annotations
 
@@ -24,21 +24,23 @@ class LiveProgress:
     def __init__(self) -> None:
         self._panel = TerminalPanel()
         self._due = 0.0
-        self._watch = ProgressTracker()
+        self._tracker = ProgressTracker()
 
     def started(self, plan: Plan) -> None:
-        self._watch = ProgressTracker(plan)
+        self._tracker = ProgressTracker(plan)
         self._due = time.monotonic() + REDRAW_S  # a run that is over at once shows no panel
         atexit.register(self._panel.close)
 
     def progressed(self, progress: Progress) -> None:
-        self._watch.update(progress)
+        self._tracker.update(progress)
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + REDRAW_S
         width, rows = terminal_size()
-        look = self._watch.snapshot()
-        self._panel.show(render_panel(look, [total_line(look), bottleneck_line(look)], width, max(rows // 2, 1)))
+        snapshot = self._tracker.snapshot()
+        self._panel.show(
+            render_panel(snapshot, [total_line(snapshot), bottleneck_line(snapshot)], width, max(rows // 2, 1))
+        )
 
     def finished(self, progress: Progress) -> None:
         self._panel.close()

@@ -1,4 +1,4 @@
-"""Draw: the panel's lines, for any width. What has no room is left out, the least important first."""
+"""The lines of the progress panel, for any terminal width. Columns that do not fit are left out."""
 
 from __future__ import annotations
 
@@ -37,18 +37,20 @@ class _TableCells:
         return sum(self.width(title) + 2 for title in self.columns)
 
 
-def render_panel(look: RunSnapshot, totals: Sequence[str], width: int, most: int = 1000) -> list[str]:
+def render_panel(snapshot: RunSnapshot, totals: Sequence[str], width: int, most: int = 1000) -> list[str]:
     """The panel's lines, none wider than `width`, at most `most`: a header, stages, and `totals`."""
     from rich.console import Console
     from rich.text import Text
 
     totals = [total for total in totals if total] if most > 3 else totals[:1]
-    told = [line for line in look.stages if line.group is not None or line.rows_in or line.kept]  # not who lists files
+    told = [
+        line for line in snapshot.stages if line.group is not None or line.rows_in or line.kept
+    ]  # not who lists files
     lines = _lines_that_fit(told, max(most - len(totals) - 1, 0))
     console = Console(file=io.StringIO(), force_terminal=True, width=width, highlight=False)
     with console.capture() as captured:
         if lines:
-            console.print(_table(_fit_to_width(lines, look, width), width))
+            console.print(_table(_fit_to_width(lines, snapshot, width), width))
         for total in totals:
             console.print(Text(total, style="bold"), no_wrap=True, overflow="ellipsis")
     return captured.get().splitlines()
@@ -64,13 +66,13 @@ def _lines_that_fit(lines: list[StageProgress], room: int) -> list[StageProgress
     return [StageProgress(f"… {hidden + 1} earlier groups"), *lines[hidden + 1 :]] if room > 1 else []
 
 
-def _fit_to_width(lines: Sequence[StageProgress], look: RunSnapshot, width: int) -> _TableCells:
+def _fit_to_width(lines: Sequence[StageProgress], snapshot: RunSnapshot, width: int) -> _TableCells:
     """With as much as there is room for: all of it, shorter names and numbers, fewer columns."""
-    grid = _grid(lines, look, "{:,.0f}".format)
+    grid = _grid(lines, snapshot, "{:,.0f}".format)
     longest = max(map(len, grid.names))
     if grid.others + min(longest, _GOOD_NAME) <= width:
         return grid
-    grid = _grid(lines, look, compact_number)
+    grid = _grid(lines, snapshot, compact_number)
     for title in _OPTIONAL_COLUMNS:
         if grid.others + min(longest, _LEAST_NAME) <= width:
             break
@@ -78,11 +80,11 @@ def _fit_to_width(lines: Sequence[StageProgress], look: RunSnapshot, width: int)
     return grid
 
 
-def _grid(lines: Sequence[StageProgress], look: RunSnapshot, number: Callable[[float], str]) -> _TableCells:
+def _grid(lines: Sequence[StageProgress], snapshot: RunSnapshot, number: Callable[[float], str]) -> _TableCells:
     def counted(line: StageProgress) -> dict[str, str]:
         took = line.rows_in > 0
         gave = line.kept + line.dropped + line.quarantined > 0
-        pools = [look.pools[index] for index in line.pools if index < len(look.pools)]
+        pools = [snapshot.pools[index] for index in line.pools if index < len(snapshot.pools)]
         return {
             "rows in": number(line.rows_in) if took else "",
             "kept": number(line.kept) if gave else "",

@@ -1,4 +1,4 @@
-"""Panel: lines that stay at the bottom of a terminal while everything else scrolls above them.
+"""Lines that stay at the bottom of a terminal while everything else scrolls above them.
 
 The terminal itself keeps the two apart (a scroll region), so what anyone prints stays to be read: this process,
 its workers, C libraries. A process that is killed with -9 leaves the region behind; `reset` removes it.

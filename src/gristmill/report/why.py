@@ -1,4 +1,4 @@
-"""Why: what became of one row, told from what its run has kept.
+"""Find out what happened to one row, from the records of its run.
 
 A row is asked for by its own id (the column `id`), by its row id (as in the cluster table), or as FILE:POSITION. What
 the run has not kept is said, with the option that would have kept it.

@@ -1,4 +1,4 @@
-"""Origins: where the rows of a run come from, what it drew by lot, what it took, and what was predicted."""
+"""Provenance for report.json: rows by source, random seeds, peak memory, and the estimate beside the actual cost."""
 
 from __future__ import annotations
 
