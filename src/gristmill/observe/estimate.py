@@ -168,7 +168,7 @@ def _scale_up(
 
 
 def _fold_parts(plan: Plan, stages: Sequence[StageEstimate]) -> list[StageEstimate]:
-    """One for each stage that people know, with what it is made of."""
+    """One estimate for each stage of the pipeline: the parts of a composite stage are added up."""
     folded: list[StageEstimate] = []
     part_of = ""
     for position, stage in zip(stage_positions(plan), stages, strict=True):

@@ -5,7 +5,7 @@
 
 The endpoint is on the driver and answers while the run lasts. It listens on this machine only, unless told otherwise.
 
-Gives up: the last seconds of a run, if nobody asks for them before it is over. The report has them.
+Gives up: the last seconds of a run, if they are not scraped before it ends. The report has them.
 """
 
 from __future__ import annotations

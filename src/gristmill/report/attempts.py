@@ -48,7 +48,7 @@ class AttemptCounts:
 
 
 class AttemptLog:
-    """Keeps what the attempt that runs now has counted. Without a run in the store there is nobody to tell."""
+    """Saves the counts of the running attempt. Does nothing if the store holds no run."""
 
     def __init__(self, store: RecordStore) -> None:
         self._store = store

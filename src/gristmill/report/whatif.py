@@ -199,7 +199,7 @@ class _WhatIfCounter:
                 )
 
     def _pick(self, kind: str, table: pa.Table, mask: pa.Array) -> None:
-        """Rows drawn by lot, the same ones each time."""
+        """A random sample of rows, the same each time."""
         rows = table.filter(mask)
         if not rows.num_rows or not self.samples:
             return

@@ -15,7 +15,7 @@ from gristmill.core.errors import GristmillError
 from gristmill.core.records.rejected_rows import FILE, PLACE
 from gristmill.view.data.media import MediaContent, media_in_cell
 from gristmill.view.data.query import ColumnRoles, RowQuery
-from gristmill.view.data.row_access import RowAccess, concat_differing
+from gristmill.view.data.row_access import FileRowAccess, RowAccess, concat_differing
 from gristmill.view.data.row_sets import RowSet, RunOrDataset
 from gristmill.view.data.scan import RowScan, ScanCache
 from gristmill.view.data.whatif import JudgedRows, ScoreLimits, ScoreReader
@@ -29,16 +29,16 @@ from gristmill.view.pages.whatif_page import told, whatif_page
 
 HTML, TEXT, JSON = "text/html; charset=utf-8", "text/plain; charset=utf-8", "application/json"
 WAIT_SECONDS = 0.6
-"""So long a page waits to be full before it is shown as far as it is."""
+"""How long a page waits for all of its rows before it is shown with those found so far."""
 
 MORE_SECONDS = 0.1
-"""And so long for the counts of all rows: those of a small dataset are there by then."""
+"""How much longer it waits for the counts of all rows, which is enough for a small dataset."""
 
 UrlParameters = Mapping[str, str]
 
 
 class PageNotFound(Exception):
-    """There is nothing at an address."""
+    """The address, or the row it names, does not exist."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class PageRoutes:
 
     def _listed_row(self, number: int, source: RowAccess, values: Mapping[str, Any]) -> ListedRow:
         options = self.data.storage_options
-        root = getattr(source, "path", self.data.url).rpartition("/")[0]
+        root = (source.path if isinstance(source, FileRowAccess) else self.data.url).rpartition("/")[0]
         found: dict[str, MediaContent] = {}
         for name, value in values.items():
             medium = media_in_cell(value, root, options)
