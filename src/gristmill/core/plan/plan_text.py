@@ -70,7 +70,7 @@ def _stage_details(stage: ProcessingStage[Any, Any]) -> str:
 
 def _parameters(thing: object) -> list[str]:
     """The first parameter if it is required, and `name=value` of the others that are not at their defaults."""
-    shown = []
+    shown: list[str] = []
     for name, parameter in inspect.signature(type(thing)).parameters.items():
         value = getattr(thing, name, parameter.default)
         secret = isinstance(value, str) and SECRET_NAME.search(name)
