@@ -16,7 +16,7 @@ SELDOM = (
     "gristmill.dedup.index.dedup_index",
     "gristmill.dedup.columns.normalisation",
     "gristmill.io.formats.csv",
-    "gristmill.observe.live_table",
+    "gristmill.observe.live_progress",
 )
 """What a run loads only if it is asked for more than most are."""
 

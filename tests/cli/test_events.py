@@ -42,7 +42,7 @@ def test_a_run_is_told_from_start_to_finish(tmp_path: Path) -> None:
     assert last["stages"][0].items() >= {"stage": "MakeDocuments", "kept": 4, "dropped": 0, "quarantined": 0}.items()
     assert last["pools"][1]["stages"] == ["Slow"]
     assert last["bottleneck"]["stage"] == "Slow"
-    assert "1 worker busy" in last["bottleneck"]["text"]
+    assert "(1 worker, " in last["bottleneck"]["text"]
     stages = [(event["stage"], event["kept"]) for event in between if event["event"] == "stage"]
     assert stages == [("MakeDocuments", 4), ("Slow", 4)]
     assert (finish["event"], finish["rows_out"], finish["quarantined"]) == ("finish", 4, 0)

@@ -17,8 +17,7 @@ import pytest
 from gristmill.core.executor import Progress
 from gristmill.observe import LiveProgress
 from gristmill.observe import progress as shown
-from gristmill.observe.live_table import compact_number, render_panel
-from gristmill.observe.terminal_panel import TerminalPanel
+from gristmill.observe.live_progress import TerminalPanel, compact_number, render_panel
 from tests.observe.progress_samples import FakeTerminal, failing_progress, look, plan, some_progress
 
 

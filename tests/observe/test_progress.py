@@ -54,7 +54,7 @@ def test_rows_in_quarantine_are_neither_kept_nor_dropped() -> None:
 def test_a_summary_without_failures_says_nothing_of_them() -> None:
     shown_text = str(Summary.of(some_progress()))
     assert "quarantine" not in shown_text
-    assert shown_text.endswith("seconds above are summed over workers")
+    assert shown_text.endswith("stage times are summed over all workers")
 
 
 def test_unreadable_input_counts_as_read() -> None:
@@ -121,7 +121,7 @@ def test_plain_prints_a_line_per_ten_seconds(capsys: pytest.CaptureFixture[str],
     observer.finished(some_progress())
     assert [second for second, line in enumerate(lines) if line] == [10, 20, 30]
     assert lines[10].startswith(
-        "gristmill: 2,000 rows in, 0 out; 2 of 8 sources, 00:20, 01:00 left, 100 rows/s; Commit is"
+        "gristmill: 2,000 rows in, 0 out; 2 of 8 sources, 00:20, 01:00 left, 100 rows/s; bottleneck: Commit"
     )
     assert lines[10].count("\n") == 1
 

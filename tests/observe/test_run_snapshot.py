@@ -11,7 +11,7 @@ import pytest
 from gristmill import CountRows, DocumentBatch, Pipeline, ProcessingStage, Resources
 from gristmill.core.executor import PoolProgress, Progress
 from gristmill.core.run.stage_stats import StageStats
-from gristmill.observe.live_table import render_panel
+from gristmill.observe.live_progress import render_panel
 from gristmill.observe.run_snapshot import ProgressTracker, RunSnapshot
 from gristmill.text import JsonlReader, JsonlWriter
 
@@ -141,8 +141,10 @@ def test_of_stages_that_share_workers_the_slow_one_is_named() -> None:
         stages = [("Decode", StageStats(seconds=second * 0.2)), ("Score", StageStats(seconds=score))]
         return Progress(stages=stages, pools=[PoolProgress("Decode + Score", 1, 1)], seconds=second)
 
-    assert str(look(*(fused(s, s * 0.8) for s in range(1, 5)), plan=plan).bottleneck).startswith("Score is")
-    assert str(look(*(fused(s, s * 0.2) for s in range(1, 5)), plan=plan).bottleneck).startswith("Decode + Score is")
+    assert str(look(*(fused(s, s * 0.8) for s in range(1, 5)), plan=plan).bottleneck).startswith("bottleneck: Score (")
+    assert str(look(*(fused(s, s * 0.2) for s in range(1, 5)), plan=plan).bottleneck).startswith(
+        "bottleneck: Decode + Score ("
+    )
 
 
 # -- stages that are made of parts -------------------------------------------------------------------------
@@ -218,5 +220,5 @@ def test_what_has_no_room_at_all_is_counted() -> None:
     seen = look(Progress(stages=told, seconds=1.0), plan=plan)
     lines = [plain(line) for line in render_panel(seen, ["total"], 80, most=8)]
     assert len(lines) == 8
-    assert lines[1].split() == ["…", "15", "before"]
+    assert lines[1].split() == ["…", "15", "earlier", "groups"]
     assert [line.split()[1] for line in lines[2:7]] == ["15", "16", "17", "18", "19"]

@@ -95,7 +95,7 @@ def local_stage() -> Any:
 @pytest.mark.parametrize(
     ("stage", "message"),
     [
-        (function_stage, r"stage 2 \(made_from_function\) is made from a function"),
+        (function_stage, r"stage 2 \(made_from_function\) is a function"),
         (Modify(lambda text: text), r"stage 2 \(Modify\), modifier_fn is the function '<lambda>'"),
         (Untyped(object()), r"stage 2 \(Untyped\), tool is a object"),
         (local_stage(), r"cannot be imported from tests.recipes.test_pipeline_to_recipe: move it"),

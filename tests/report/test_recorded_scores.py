@@ -256,7 +256,7 @@ def test_what_if_says_what_it_does_not_know(corpus: Path, tmp_path: Path, betwee
     truth = len(ids(tmp_path / "truth"))
     assert found.after.rows <= truth <= found.after.rows + found.unknown.rows
     assert found.unknown.rows
-    assert "not known" in found.notes[0]
+    assert "have not scored them" in found.notes[0]
 
 
 @pytest.mark.parametrize(

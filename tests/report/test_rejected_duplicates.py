@@ -55,9 +55,9 @@ def test_why_names_the_partner_the_similarity_and_the_threshold(
     pipeline(alike, tmp_path / "out", two_passes(id_field="id")).run(HERE, run_dir=run, **kept)
     [near], [same], [survivor] = (why(str(run), name) for name in ("d1", "d2", "d0"))
     assert (near.fate, near.dropped_by) == ("dropped", "FuzzyDeduplicationStage")
-    assert near.reason == "a duplicate of d0: similarity is 0.982 (threshold=0.75)"
+    assert near.reason == "a duplicate of d0, similarity 0.982 (threshold=0.75)"
     assert (same.fate, same.dropped_by) == ("dropped", "ExactDeduplicationStage")
-    assert same.reason == "a duplicate of d1: similarity is 1 (threshold=1)"
+    assert same.reason == "a duplicate of d1, similarity 1 (threshold=1)"
     assert (survivor.fate, survivor.reason) == ("kept", "")
     if kept:
         assert [(one.filter, one.threshold, one.kept) for one in near.scores] == [
@@ -73,7 +73,7 @@ def test_tables_whose_stage_is_not_recorded_stay_apart(alike: Path, tmp_path: Pa
     (run / "plan.json").write_text(json.dumps({**plan, "memories": [{} for _ in plan["memories"]]}))
     for name, survivor in (("d1", "d0"), ("d2", "d1")):
         [story] = why(str(run), name)
-        assert story.reason.startswith(f"a duplicate of {survivor}: similarity is ")
+        assert story.reason.startswith(f"a duplicate of {survivor}, similarity ")
         assert story.cluster is not None
         assert (story.cluster["survivor"], story.cluster["size"]) == (survivor, 2)
 
@@ -148,7 +148,7 @@ def test_columns_may_have_other_types_in_other_files(tmp_path: Path, column: str
     assert [member["text"] for member in told["examples"][0]["members"]] == ["the same"] * 3
     [story] = why(str(run), "b.jsonl:0")
     survivor = row_id("a.jsonl", 0)
-    assert story.reason == f"a duplicate of {survivor}: similarity is 1 (threshold=1)"
+    assert story.reason == f"a duplicate of {survivor}, similarity 1 (threshold=1)"
     if column == "id" and isinstance(values[0], int):
         stories = why(str(run), str(values[0]))
         assert {story.file for story in stories} == {"a.jsonl"}
@@ -183,6 +183,6 @@ def test_what_if_takes_from_the_run_what_is_like_another(alike: Path, tmp_path: 
     pipeline(alike, tmp_path / "out", stages).run(HERE, run_dir=run, scores=True)
     found = whatif(str(run), {"WordCountFilter.min_words": 10})
     assert (found.before.rows, found.after.rows) == (2, 1)
-    assert "ExactDeduplicationStage, FuzzyDeduplicationStage decides depends on the rows" in found.notes[-1]
+    assert "ExactDeduplicationStage, FuzzyDeduplicationStage depends on which rows" in found.notes[-1]
     with pytest.raises(InputError, match="cannot be re-evaluated from recorded scores"):
         whatif(str(run), {"FuzzyDeduplicationStage.threshold": 0.9})

@@ -406,7 +406,7 @@ def test_ids_are_looked_for_among_rejected_rows_and_in_no_input_that_is_far(tmp_
     members = [member for one in told["examples"] for member in one["members"]]
     assert {member["kept"] for member in members} == {True, False}
     assert all((member["text"] is None) == member["kept"] for member in members)
-    assert "nor in the first 8 MB of an input that is local" in told["note"]
+    assert "nor in the first 8 MB of a local input" in told["note"]
 
 
 def test_clusters_of_which_an_index_has_a_row_keep_none(tmp_path):

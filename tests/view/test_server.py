@@ -282,7 +282,7 @@ def test_scores_that_are_too_many_are_counted_in_part_and_that_is_said(scored, m
         assert "Counts cover only" not in look(view, "whatif").text
     monkeypatch.setattr("gristmill.view.data.whatif.MOST_SCORES", 100)
     with View(str(scored)) as view:
-        assert "counts are of the first 100 rows" in look(view, "whatif").text
+        assert "Counts cover only the first 100 rows" in look(view, "whatif").text
 
 
 # -- datasets ------------------------------------------------------------------------------------------------------

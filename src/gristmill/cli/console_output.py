@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gristmill.recipes.recipe_file import RecipeFile
 
 PIPED_WIDTH = 200
-"""Columns for a table that goes to a file or another program: nothing should be cut there."""
+"""Width of tables that go to a file or another program, where nothing should be cut."""
 
 
 def console() -> Console:
@@ -90,7 +90,7 @@ def _count_text(name: str, value: float) -> str:
 
 
 def _stage_table(summary: Summary, width: int) -> Table:
-    """A line per stage. What a narrow terminal has no room for is in the report."""
+    """One line per stage. A narrow terminal does not show the speed; the report does."""
     titles = summary.titles()
     speeds = ("seconds", "MB/s") if width >= 80 else ("seconds",)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -107,7 +107,7 @@ def _stage_table(summary: Summary, width: int) -> Table:
 
 
 def quarantine_line(result: Result) -> str:
-    """What is in quarantine and how to see it; empty when nothing is."""
+    """How many records failed and how to see them; empty if none did."""
     count = sum(record.records for record in result.quarantined())
     if not count:
         return ""
@@ -142,7 +142,7 @@ def print_remaining(changes: Sequence[str], left: Sequence[tuple[Lineage, str]],
 
 
 def print_output_check(manifest: dict[str, Any], problems: Sequence[str]) -> None:
-    """Whether an output is as it was written."""
+    """Whether the files of an output are complete and unchanged."""
     out = console()
     for problem in problems:
         out.print(problem, style="yellow", soft_wrap=True)
@@ -153,7 +153,7 @@ def print_output_check(manifest: dict[str, Any], problems: Sequence[str]) -> Non
 
 
 def print_preview(preview: Preview) -> None:
-    """Each row with its fate, its scores and its columns."""
+    """Each row with its outcome, its scores and its columns."""
     out = console()
     for number, row in enumerate(preview, 1):
         fate = Text(printable(row.fate), "yellow" if row.dropped_by else "green" if row.kept else "")

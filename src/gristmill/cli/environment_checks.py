@@ -1,6 +1,6 @@
 """What is installed, what this machine has, and what can be reached. Nothing heavy is imported, nothing is started.
 
-What is given up: knowing whether credentials are right; only that there are some.
+Gives up: checking that credentials are valid; only their presence is checked.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `plan --estimate` and `run --estimate` say before a run, and after it."""
+"""What `plan --estimate` and `run --estimate` print before and after a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is printed of records in quarantine. All of it may come from data, so all of it is made printable."""
+"""Print quarantined records. Everything shown may come from data, so control characters are escaped."""
 
 from __future__ import annotations
 

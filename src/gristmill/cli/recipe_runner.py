@@ -1,4 +1,4 @@
-"""What the commands share: options, recipes, executors, running, and errors as exit codes."""
+"""Shared by the commands: option types, loading recipes, making executors, running, and exit codes for errors."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def run_recipe(
     estimate: bool = False,
     **options: Any,
 ) -> Result:
-    """Run a recipe and say what it did. `options` are those of `Pipeline.run`, and `traces`."""
+    """Run a recipe and print a summary. `options` are those of `Pipeline.run`, and `traces`."""
     from gristmill.cli import console_output
     from gristmill.cli.estimate_output import print_estimate, print_estimate_accuracy
     from gristmill.core.executor import SilentObserver
@@ -166,7 +166,7 @@ def run_recipe(
 
 
 def _estimate(recipe: Recipe, executor: Executor | None, run_dir: str | None) -> Estimate:
-    """What the run will take. It is kept where the report is, to be compared."""
+    """Estimate the run, and save the estimate beside the report for comparison."""
     from gristmill.cli.estimate_output import make_estimate
     from gristmill.core.records.record_store import RecordStore
     from gristmill.observe.estimate import ESTIMATE_FILE
@@ -204,11 +204,11 @@ def _run_with_events(
 
 
 def _emit_failure(events: Events, error: BaseException) -> None:
-    stage = getattr(error, "stage", None)
+    stage = error.stage if isinstance(error, StageError) else None
     known = isinstance(error, GristmillError)
     message = str(error).partition("\n\nTraceback")[0] if known else describe_error(error)
     where = {"stage": stage} if isinstance(stage, str) else {}
-    with contextlib.suppress(OSError):  # who listened may have gone
+    with contextlib.suppress(OSError):  # the reader of the events may have closed the pipe
         events.tell("failed", error=message, type=type(error).__name__, **where)
 
 
@@ -262,7 +262,7 @@ def _with_exporters(observer: Observer, port: str | None, traces: str | None) ->
 
 
 def _save_recipe_beside_output(recipe: Recipe, place: tuple[str, Mapping[str, Any]]) -> None:
-    """What a run without a directory has set aside lies beside its output. To replay it, its recipe is needed."""
+    """Save the recipe beside the output: replaying quarantined records of a run without a run directory needs it."""
     from gristmill.core.records.record_store import RecordStore
 
     with contextlib.suppress(OSError):
@@ -272,12 +272,12 @@ def _save_recipe_beside_output(recipe: Recipe, place: tuple[str, Mapping[str, An
 
 
 class _Terminated(KeyboardInterrupt):
-    """SIGTERM. Nobody takes it for a failure of a stage, as they would a SystemExit."""
+    """SIGTERM. A SystemExit would be taken for a failure of a stage."""
 
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM ends the run as Ctrl-C does: workers are stopped and the terminal is put right."""
+    """SIGTERM ends the run as Ctrl-C does: workers are stopped and the terminal is restored."""
 
     def stop(*_: object) -> NoReturn:
         raise _Terminated

@@ -1,9 +1,10 @@
-"""Estimate: what a run will take, from some seconds of it.
+"""Estimate time, memory and disk of a run from a sample of a few seconds.
 
-A sip of the input goes through all stages in this process, exchanges and writing included; what it took is scaled up to
-the whole. Small sips come first: one to warm up, one to know how large the last may be and what a call itself takes.
+The sample passes through all stages in this process, exchanges and writing included, and its cost is scaled up to the
+whole input. Two small samples come first: one warms up, one measures the fixed cost of a call and how large the last
+sample may be.
 
-What is given up: what only the whole input shows, such as duplicates far apart, and input that is unlike its beginning.
+Gives up: what only the whole input shows, such as duplicates far apart, and input that is unlike its beginning.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Estimate:
 
 @fast_dataclass
 class _SampleRun:
-    """What a sip took."""
+    """What a sample took."""
 
     progress: Progress
     taken: float
@@ -92,26 +93,26 @@ class _SampleRun:
 def estimate(pipeline: Pipeline, place: Executor, here: Executor, seconds: float = SAMPLE_SECONDS) -> Estimate:
     """What the pipeline will take on `place`. The sample runs `here`, which must be this process."""
     plan = pipeline.plan(executor=place)
-    sip = InputSample(pipeline)
-    _run_sample(sip, here, 1, _FIRST_BYTES)  # imports, and what else is done once
-    small = _run_sample(sip, here, 1, _FIRST_BYTES)
+    sample = InputSample(pipeline)
+    _run_sample(sample, here, 1, _FIRST_BYTES)  # imports, and what else is done once
+    small = _run_sample(sample, here, 1, _FIRST_BYTES)
     affordable = _FIRST_BYTES * seconds / max(small.seconds, 0.01)
-    count = int(min(max(affordable // (2 * _FIRST_BYTES), 2), len(sip.files)))
-    block = int(min(max(affordable / count, _FIRST_BYTES), sip.blocksize))
-    return _scale_up(plan, sip, small, _run_sample(sip, here, count, block), place, block)
+    count = int(min(max(affordable // (2 * _FIRST_BYTES), 2), len(sample.files)))
+    block = int(min(max(affordable / count, _FIRST_BYTES), sample.blocksize))
+    return _scale_up(plan, sample, small, _run_sample(sample, here, count, block), place, block)
 
 
-def _run_sample(sip: InputSample, here: Executor, count: int, most_bytes: int) -> _SampleRun:
+def _run_sample(sample: InputSample, here: Executor, count: int, most_bytes: int) -> _SampleRun:
     last = _LastProgress()
     with tempfile.TemporaryDirectory(prefix="gristmill-estimate-") as folder:
         _reset_peak_memory()
         before = _memory_bytes("VmRSS")
         began = time.perf_counter()
-        pipeline = sip.sample_pipeline(sip.files[:count], most_bytes, f"{folder}/out")
+        pipeline = sample.sample_pipeline(sample.files[:count], most_bytes, f"{folder}/out")
         pipeline.run(here, f"{folder}/run", max_errors=None, report=False, observer=last)
         return _SampleRun(
             last.progress,
-            _amount_read(last.progress, sip.is_parquet),
+            _amount_read(last.progress, sample.is_parquet),
             time.perf_counter() - began,
             count,
             _directory_bytes(Path(folder, "out")),
@@ -133,30 +134,32 @@ def _amount_read(progress: Progress, by_rows: bool) -> float:
 
 
 def _scale_up(
-    plan: Plan, sip: InputSample, small: _SampleRun, large: _SampleRun, place: Executor, block: int
+    plan: Plan, sample: InputSample, small: _SampleRun, large: _SampleRun, place: Executor, block: int
 ) -> Estimate:
     workers, memory_gb = _workers(place)
-    whole = sip.total_amount()
+    whole = sample.total_amount()
     scale = max(whole / large.taken, 1.0) if large.taken else 1.0
-    blocks = max(sip.sources, -(-sip.input_bytes // sip.blocksize) if sip.splits_files else 0)
+    blocks = max(sample.sources, -(-sample.input_bytes // sample.blocksize) if sample.splits_files else 0)
     stages = []
-    for index, (spot, (name, stats)) in enumerate(zip(stage_positions(plan), large.progress.stages, strict=True)):
-        calls = sip.sources if spot.gathers else blocks
+    for index, (position, (name, stats)) in enumerate(zip(stage_positions(plan), large.progress.stages, strict=True)):
+        calls = sample.sources if position.gathers else blocks
         seconds = _seconds(small, large, index, whole, calls)
         stages.append(StageEstimate(name, round(stats.rows_in * scale), round(stats.rows_out * scale), seconds))
-    rows = large.memory_bytes + _COPIES * (min(sip.blocksize, round(whole / blocks)) - block if sip.splits_files else 0)
+    rows = large.memory_bytes + _COPIES * (
+        min(sample.blocksize, round(whole / blocks)) - block if sample.splits_files else 0
+    )
     worker = _WORKER_BYTES + max(rows, 0)
     memory = _DRIVER_BYTES + workers * (_WORKER_BYTES // 2 + max(rows, 0))  # libraries are shared, and counted once
     output, temporary = round(large.output_bytes * scale), round(large.temporary_bytes * scale)
     return Estimate(
-        seconds=_wall_seconds(plan, sip, stages, workers, blocks),
+        seconds=_wall_seconds(plan, sample, stages, workers, blocks),
         cpu_seconds=sum(stage.seconds for stage in stages),
         workers=workers,
         memory_bytes=memory,
         worker_bytes=worker,
         output_bytes=output,
         temporary_bytes=temporary,
-        input_bytes=sip.input_bytes,
+        input_bytes=sample.input_bytes,
         sampled_share=min(1 / scale, 1.0),
         rows_in=stages[1].kept,
         rows_out=stages[-1].kept,
@@ -166,23 +169,23 @@ def _scale_up(
 
 
 def _fold_parts(plan: Plan, stages: Sequence[StageEstimate]) -> list[StageEstimate]:
-    """One for each stage that people know, with what it is made of."""
+    """One estimate for each stage of the pipeline: the parts of a composite stage are added up."""
     folded: list[StageEstimate] = []
     part_of = ""
-    for spot, stage in zip(stage_positions(plan), stages, strict=True):
-        if folded and part_of == spot.user_stage:
+    for position, stage in zip(stage_positions(plan), stages, strict=True):
+        if folded and part_of == position.user_stage:
             before = folded.pop()
             rows, spent = before.rows_in or stage.rows_in, before.seconds + stage.seconds
-            folded.append(StageEstimate(spot.user_stage, rows, stage.kept, spent))
+            folded.append(StageEstimate(position.user_stage, rows, stage.kept, spent))
         else:
-            folded.append(StageEstimate(spot.user_stage, stage.rows_in, stage.kept, stage.seconds))
-        part_of = spot.user_stage if spot.user_stage != spot.name else ""
+            folded.append(StageEstimate(position.user_stage, stage.rows_in, stage.kept, stage.seconds))
+        part_of = position.user_stage if position.user_stage != position.name else ""
     return folded
 
 
 def _seconds(small: _SampleRun, large: _SampleRun, stage: int, whole: float, calls: int) -> float:
-    """A stage takes something for each call and something for each byte. Two sips tell the two apart."""
-    first, second = (taste.progress.stages[stage][1].seconds / taste.sources for taste in (small, large))
+    """A stage takes something for each call and something for each byte. Two samples tell the two apart."""
+    first, second = (run.progress.stages[stage][1].seconds / run.sources for run in (small, large))
     little, much = small.taken / small.sources, large.taken / large.sources
     if not much:
         return second * calls
@@ -199,25 +202,27 @@ def _workers(place: Executor) -> tuple[int, float | None]:
     return 1 if place.runs_inline else max(1, int(machine.cpus)), machine.memory_gb
 
 
-def _wall_seconds(plan: Plan, sip: InputSample, stages: Sequence[StageEstimate], workers: int, blocks: int) -> float:
+def _wall_seconds(plan: Plan, sample: InputSample, stages: Sequence[StageEstimate], workers: int, blocks: int) -> float:
     """Segments follow each other. In each, all cores share the work, and no pool has more workers than it may."""
     spent: dict[tuple[int, int], float] = {}
-    for spot, stage in zip(stage_positions(plan), stages, strict=True):
-        if spot.group is not None:
-            spent[spot.segment, spot.group] = spent.get((spot.segment, spot.group), 0.0) + stage.seconds
+    for position, stage in zip(stage_positions(plan), stages, strict=True):
+        if position.group is not None:
+            spent[position.segment, position.group] = spent.get((position.segment, position.group), 0.0) + stage.seconds
     total = 0.0
     for segment in plan.segments:
         took = {group.index: spent.get((segment.number, group.index), 0.0) for group in segment.main_groups}
         shared = sum(took[group.index] * max(group.resources.cpus, 0.1) for group in segment.main_groups) / workers
-        alone = max(took[group.index] / _useful_workers(group, workers, sip, blocks) for group in segment.main_groups)
+        alone = max(
+            took[group.index] / _useful_workers(group, workers, sample, blocks) for group in segment.main_groups
+        )
         total += _START_S + max(shared, alone)
     return total
 
 
-def _useful_workers(group: Group, workers: int, sip: InputSample, blocks: int) -> int:
+def _useful_workers(group: Group, workers: int, sample: InputSample, blocks: int) -> int:
     """How many workers of a group have something to do."""
     limit = group.num_workers or max(1, int(workers / max(group.resources.cpus, 1.0)))
-    return max(1, min(limit, sip.sources if group.gather else blocks))
+    return max(1, min(limit, sample.sources if group.gather else blocks))
 
 
 def _notes(plan: Plan, memory: int, memory_gb: float | None, output: int, temporary: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Events: a run told to programs, one JSON object per line (`gristmill run --json`).
+"""Events of a run for programs, one JSON object per line (`gristmill run --json`).
 
     estimate     first, with `--estimate`: what the run will take
     start        the plan
@@ -39,7 +39,7 @@ class Events(Observer):
 
     def __init__(self, write: Callable[[str], None], every_s: float = EVENT_EVERY_S) -> None:
         self.write, self.every_s = write, every_s
-        self._watch, self._due = ProgressTracker(), 0.0
+        self._tracker, self._due = ProgressTracker(), 0.0
         self._reported_failures: dict[int, int] = {}
 
     def tell(self, event: str, **facts: Any) -> None:
@@ -48,17 +48,17 @@ class Events(Observer):
         self.write(orjson.dumps({"event": event, "time": now, **facts}, default=repr, option=options).decode())
 
     def started(self, plan: Plan) -> None:
-        self._watch = ProgressTracker(plan)
+        self._tracker = ProgressTracker(plan)
         self._due = time.monotonic() + self.every_s
         self.tell("start", pipeline=plan.name, gristmill=VERSION, plan=_plan(plan))
 
     def progressed(self, progress: Progress) -> None:
-        self._watch.update(progress)
+        self._tracker.update(progress)
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + self.every_s
         self._tell_failures(progress)
-        self.tell("progress", **_snapshot_event(self._watch.snapshot()))
+        self.tell("progress", **_snapshot_event(self._tracker.snapshot()))
 
     def finished(self, progress: Progress) -> None:
         self._tell_failures(progress)
@@ -93,21 +93,21 @@ def _plan(plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
-def _snapshot_event(look: RunSnapshot) -> dict[str, Any]:
+def _snapshot_event(snapshot: RunSnapshot) -> dict[str, Any]:
     return {
-        "seconds": _round(look.seconds),
-        "seconds_left": None if look.seconds_left is None else _round(look.seconds_left),
-        "segment": look.segment + 1,
-        "segments": look.segments,
-        "sources_done": look.sources_done,
-        "sources_seen": look.sources_seen,
-        "listing_done": look.listing_done,
-        "rows_in": look.rows_in,
-        "rows_out": look.rows_out,
-        "quarantined": look.quarantined,
-        "rows_per_s": _round(look.rate),
-        "bottleneck": _bottleneck(look.bottleneck) if look.bottleneck else None,
-        "stages": [_stage_event(line) for line in look.stages],
+        "seconds": _round(snapshot.seconds),
+        "seconds_left": None if snapshot.seconds_left is None else _round(snapshot.seconds_left),
+        "segment": snapshot.segment + 1,
+        "segments": snapshot.segments,
+        "sources_done": snapshot.sources_done,
+        "sources_seen": snapshot.sources_seen,
+        "listing_done": snapshot.listing_done,
+        "rows_in": snapshot.rows_in,
+        "rows_out": snapshot.rows_out,
+        "quarantined": snapshot.quarantined,
+        "rows_per_s": _round(snapshot.rate),
+        "bottleneck": _bottleneck(snapshot.bottleneck) if snapshot.bottleneck else None,
+        "stages": [_stage_event(line) for line in snapshot.stages],
         "pools": [
             {
                 "stages": pool.stages,
@@ -117,7 +117,7 @@ def _snapshot_event(look: RunSnapshot) -> dict[str, Any]:
                 "queued": pool.queued,
                 "queued_bytes": pool.queued_bytes,
             }
-            for pool in look.pools
+            for pool in snapshot.pools
         ],
     }
 

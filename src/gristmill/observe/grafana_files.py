@@ -1,4 +1,4 @@
-"""Grafana and Prometheus: a dashboard for the metrics of runs, and the settings that bring it up, as files.
+"""The configuration files that show the metrics of runs in Prometheus and Grafana.
 
 prometheus.yml                                  what Prometheus asks, and how often
 grafana/dashboards/gristmill.json               the dashboard; it can also be imported by hand

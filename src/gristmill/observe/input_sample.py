@@ -1,6 +1,6 @@
-"""Sip: a pipeline that reads the first blocks of some of its files, and writes to a directory of its own.
+"""A copy of a pipeline that reads the first blocks of some input files and writes to a directory of its own.
 
-What is given up: inputs that are not files, since only of files it is known how much there is.
+Gives up: inputs that are not files, because their size is not known.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Progress: what a run tells people while it goes on.
+"""Progress of a run while it is running, for people.
 
 On a terminal: a line per stage and a total, redrawn a few times a second. Elsewhere: one line per ten seconds.
 GRISTMILL_PROGRESS=off|plain|live chooses. What only a terminal needs is in `live_progress.py`.
@@ -54,19 +54,19 @@ class PlainProgress(Observer):
     def __init__(self, every_s: float = PLAIN_EVERY_S) -> None:
         self.every_s = every_s
         self._due = 0.0
-        self._watch = ProgressTracker()
+        self._tracker = ProgressTracker()
 
     def started(self, plan: Plan) -> None:
-        self._watch = ProgressTracker(plan)
+        self._tracker = ProgressTracker(plan)
         self._due = time.monotonic() + self.every_s
 
     def progressed(self, progress: Progress) -> None:
-        self._watch.update(progress)
+        self._tracker.update(progress)
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + self.every_s
         with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(f"gristmill: {plain_line(self._watch.snapshot())}\n")
+            sys.stderr.write(f"gristmill: {plain_line(self._tracker.snapshot())}\n")
             sys.stderr.flush()
 
     def finished(self, progress: Progress) -> None: ...
@@ -92,28 +92,28 @@ class Several(Observer):
                 stack.callback(observer.finished, progress)
 
 
-def plain_line(look: RunSnapshot) -> str:
+def plain_line(snapshot: RunSnapshot) -> str:
     """Everything in one line."""
-    failed = f", {look.quarantined:,} quarantined" if look.quarantined else ""
-    told = f"{count_noun(look.rows_in, 'row')} in, {look.rows_out:,} out{failed}; {total_line(look)}"
-    return f"{told}; {bottleneck_line(look)}" if look.bottleneck else told
+    failed = f", {snapshot.quarantined:,} quarantined" if snapshot.quarantined else ""
+    told = f"{count_noun(snapshot.rows_in, 'row')} in, {snapshot.rows_out:,} out{failed}; {total_line(snapshot)}"
+    return f"{told}; {bottleneck_line(snapshot)}" if snapshot.bottleneck else told
 
 
-def total_line(look: RunSnapshot) -> str:
+def total_line(snapshot: RunSnapshot) -> str:
     """Sources done of those seen, time, time left, and how fast it goes."""
-    more = "" if look.listing_done else "+"
-    what = "source" if look.sources_seen == 1 and look.listing_done else "sources"
-    parts = [f"segment {look.segment + 1} of {look.segments}"] if look.segments > 1 else []
-    parts += [f"{look.sources_done:,} of {look.sources_seen:,}{more} {what}", format_clock(look.seconds)]
-    if look.seconds_left is not None:
-        parts.append(f"{format_clock(look.seconds_left)} left{' in this segment' if look.segments > 1 else ''}")
-    if look.rate:
-        parts.append(f"{look.rate:,.0f} rows/s")
+    more = "" if snapshot.listing_done else "+"
+    what = "source" if snapshot.sources_seen == 1 and snapshot.listing_done else "sources"
+    parts = [f"segment {snapshot.segment + 1} of {snapshot.segments}"] if snapshot.segments > 1 else []
+    parts += [f"{snapshot.sources_done:,} of {snapshot.sources_seen:,}{more} {what}", format_clock(snapshot.seconds)]
+    if snapshot.seconds_left is not None:
+        parts.append(f"{format_clock(snapshot.seconds_left)} left{' in this segment' if snapshot.segments > 1 else ''}")
+    if snapshot.rate:
+        parts.append(f"{snapshot.rate:,.0f} rows/s")
     return ", ".join(parts)
 
 
-def bottleneck_line(look: RunSnapshot) -> str:
-    return str(look.bottleneck or "")
+def bottleneck_line(snapshot: RunSnapshot) -> str:
+    return str(snapshot.bottleneck or "")
 
 
 def format_clock(seconds: float) -> str:

@@ -1,11 +1,11 @@
-"""Metrics: a run as numbers for Prometheus. An endpoint of our own, and Ray's metrics when the run is on a cluster.
+"""Metrics of a run for Prometheus: an HTTP endpoint, and Ray's own metrics when the run is on a cluster.
 
     with MetricsEndpoint(9464) as endpoint:
         pipeline.run(observer=Several(default_progress(), endpoint))
 
 The endpoint is on the driver and answers while the run lasts. It listens on this machine only, unless told otherwise.
 
-What is given up: the last seconds of a run, if nobody asks for them before it is over. The report has them.
+Gives up: the last seconds of a run, if they are not scraped before it ends. The report has them.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ class MetricFamily:
 
 
 def _of_stages(value: Callable[[StageProgress], float]) -> Callable[[RunSnapshot], Iterable[MetricSample]]:
-    def samples(look: RunSnapshot) -> Iterable[MetricSample]:
-        for position, line in enumerate(look.stages):  # two stages may have one name
+    def samples(snapshot: RunSnapshot) -> Iterable[MetricSample]:
+        for position, line in enumerate(snapshot.stages):  # two stages may have one name
             yield {"stage": line.name, "position": str(position)}, value(line)
 
     return samples
 
 
 def _of_pools(*values: tuple[dict[str, str], str]) -> Callable[[RunSnapshot], Iterable[MetricSample]]:
-    def samples(look: RunSnapshot) -> Iterable[MetricSample]:
-        for position, pool in enumerate(look.pools):
+    def samples(snapshot: RunSnapshot) -> Iterable[MetricSample]:
+        for position, pool in enumerate(snapshot.pools):
             states = {"busy": pool.busy, "idle": max(pool.workers - pool.busy, 0)}
             for labels, what in values:
                 amount = states[what] if what in states else getattr(pool, what)
@@ -69,8 +69,8 @@ def _of_pools(*values: tuple[dict[str, str], str]) -> Callable[[RunSnapshot], It
 
 
 def _of_run(value: Callable[[RunSnapshot], float | None]) -> Callable[[RunSnapshot], Iterable[MetricSample]]:
-    def samples(look: RunSnapshot) -> Iterable[MetricSample]:
-        found = value(look)
+    def samples(snapshot: RunSnapshot) -> Iterable[MetricSample]:
+        found = value(snapshot)
         yield {}, math.nan if found is None else float(found)
 
     return samples
@@ -132,7 +132,7 @@ METRIC_FAMILIES = (
         "gristmill_run_seconds_left",
         "gauge",
         "Estimated time left in seconds; NaN until it is known.",
-        _of_run(lambda look: look.seconds_left),
+        _of_run(lambda snapshot: snapshot.seconds_left),
     ),
     MetricFamily(
         "gristmill_run_segment", "gauge", "The segment that is running, from 1.", _of_run(lambda x: x.segment + 1)
@@ -147,9 +147,9 @@ class MetricValues:
         self.pipeline = pipeline
         self._most: dict[tuple[str, ...], float] = {}
 
-    def samples(self, look: RunSnapshot) -> Iterator[tuple[MetricFamily, dict[str, str], float]]:
+    def samples(self, snapshot: RunSnapshot) -> Iterator[tuple[MetricFamily, dict[str, str], float]]:
         for family in METRIC_FAMILIES:
-            for labels, value in family.samples(look):
+            for labels, value in family.samples(snapshot):
                 tags = {"pipeline": self.pipeline, **labels}
                 yield family, tags, self._grown(family, tags, value) if family.kind == "counter" else value
 
@@ -159,14 +159,14 @@ class MetricValues:
         return most
 
 
-def prometheus_text(tally: MetricValues, look: RunSnapshot | None) -> str:
+def prometheus_text(tally: MetricValues, snapshot: RunSnapshot | None) -> str:
     """All metrics, as Prometheus reads them."""
     lines = [
         "# HELP gristmill_run_info Name and version of the running pipeline.",
         "# TYPE gristmill_run_info gauge",
         f"gristmill_run_info{_labels({'pipeline': tally.pipeline, 'version': VERSION})} 1",
     ]
-    for family, members in groupby(tally.samples(look) if look else (), key=itemgetter(0)):
+    for family, members in groupby(tally.samples(snapshot) if snapshot else (), key=itemgetter(0)):
         lines += [f"# HELP {family.name} {family.help}", f"# TYPE {family.name} {family.kind}"]
         lines += [f"{family.name}{_labels(tags)} {_number(value)}" for _, tags, value in members]
     return "\n".join(lines) + "\n"
@@ -194,7 +194,7 @@ class MetricsEndpoint(Observer):
     def __init__(self, port: int, host: str = LOOPBACK) -> None:
         self.host, self.port = host, port
         self._server: _Server | None = None
-        self._watch, self._tally, self._due = ProgressTracker(), MetricValues(""), 0.0
+        self._tracker, self._tally, self._due = ProgressTracker(), MetricValues(""), 0.0
         self._ray = _RayMetrics()
 
     @property
@@ -222,28 +222,28 @@ class MetricsEndpoint(Observer):
 
     def started(self, plan: Plan) -> None:
         self.__enter__()
-        self._watch, self._tally = ProgressTracker(plan), MetricValues(plan.name)
+        self._tracker, self._tally = ProgressTracker(plan), MetricValues(plan.name)
         self._show(None)
 
     def progressed(self, progress: Progress) -> None:
-        self._watch.update(progress)
+        self._tracker.update(progress)
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + _EVERY_S
             self._publish()
 
     def finished(self, progress: Progress) -> None:
-        self._watch.update(progress)
+        self._tracker.update(progress)
         self._publish(last=True)
         self.__exit__()
 
     def _publish(self, last: bool = False) -> None:
-        look = self._watch.snapshot()
-        self._show(look)
-        self._ray.publish(self._tally, look, last)
+        snapshot = self._tracker.snapshot()
+        self._show(snapshot)
+        self._ray.publish(self._tally, snapshot, last)
 
-    def _show(self, look: RunSnapshot | None) -> None:
+    def _show(self, snapshot: RunSnapshot | None) -> None:
         if self._server is not None:
-            self._server.text = prometheus_text(self._tally, look)
+            self._server.text = prometheus_text(self._tally, snapshot)
 
 
 class _Server(ThreadingHTTPServer):
@@ -275,12 +275,12 @@ class _RayMetrics:
         self._before: dict[tuple[str, ...], float] = {}
         self._due = 0.0
 
-    def publish(self, tally: MetricValues, look: RunSnapshot, last: bool) -> None:
+    def publish(self, tally: MetricValues, snapshot: RunSnapshot, last: bool) -> None:
         ray = sys.modules.get("ray")
         if ray is None or not ray.is_initialized() or (time.monotonic() < self._due and not last):
             return
         self._due = time.monotonic() + _RAY_EVERY_S
-        for family, tags, value in tally.samples(look):
+        for family, tags, value in tally.samples(snapshot):
             if not math.isnan(value):
                 self._set(family, tags, value)
 

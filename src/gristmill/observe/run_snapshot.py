@@ -1,8 +1,8 @@
-"""Look: what can be seen of a run at a moment, for all who show it: terminal, lines, JSON events, metrics.
+"""The state of a run at one moment, used by the terminal display, progress lines, JSON events and metrics.
 
-Rates and bottleneck are those of the last seconds. The parts that a stage is made of are one line.
+Rates and bottleneck cover the last seconds. A composite stage is one line, with the counts of all its parts.
 
-What is given up: the time left over all parts of a pipeline with exchanges. It is that of the part which runs now.
+Gives up: the time left of a whole pipeline with exchanges. Only that of the running segment is estimated.
 """
 
 from __future__ import annotations
@@ -138,10 +138,10 @@ class ProgressTracker:
     """Remembers the last seconds of a run, and says how it is."""
 
     def __init__(self, plan: Plan | None = None) -> None:
-        self._spots = list(stage_positions(plan)) if plan else []
+        self._positions = list(stage_positions(plan)) if plan else []
         self._segments = len(plan.segments) if plan else 1
         self._total = _InputTotal.of(plan)
-        self._moments: deque[_ProgressSample] = deque()
+        self._samples: deque[_ProgressSample] = deque()
         self._before = (0, 0, 0.0)
         """Sources seen, sources done and seconds when the segment began that runs now."""
         self._last: Progress | None = None
@@ -149,14 +149,14 @@ class ProgressTracker:
     def update(self, progress: Progress) -> None:
         last = self._last
         if last and len(progress.stages) > len(last.stages):
-            self._moments.clear()
+            self._samples.clear()
             self._before = (progress.sources_done, progress.sources_done, progress.seconds)
         self._last = progress
-        if self._moments and progress.seconds - self._moments[-1].seconds < _SAMPLE_EVERY_S:
+        if self._samples and progress.seconds - self._samples[-1].seconds < _SAMPLE_EVERY_S:
             return
-        while self._moments and progress.seconds - self._moments[0].seconds > WINDOW_S:
-            self._moments.popleft()
-        self._moments.append(
+        while self._samples and progress.seconds - self._samples[0].seconds > WINDOW_S:
+            self._samples.popleft()
+        self._samples.append(
             _ProgressSample(
                 progress.seconds,
                 tuple(_rows(stats) for _, stats in progress.stages),
@@ -170,13 +170,13 @@ class ProgressTracker:
         if progress is None:
             raise RuntimeError("no progress has been reported yet")
         summary = Summary.of(progress)
-        lines = _fold_parts(self._stage_lines(progress), self._spots)
+        lines = _fold_parts(self._stage_lines(progress), self._positions)
         pools = self._pools(progress)
         return RunSnapshot(
             stages=lines,
             pools=pools,
             rows_in=summary.rows_in,
-            rows_out=summary.rows_out if len(progress.stages) >= len(self._spots) else 0,
+            rows_out=summary.rows_out if len(progress.stages) >= len(self._positions) else 0,
             quarantined=summary.quarantined,
             rate=next((line.rate for line in lines if line.rate), 0.0),
             sources_done=progress.sources_done,
@@ -190,7 +190,7 @@ class ProgressTracker:
         )
 
     def _segment(self, progress: Progress) -> int:
-        seen = self._spots[: len(progress.stages)]
+        seen = self._positions[: len(progress.stages)]
         return seen[-1].segment if seen else 0
 
     def _stage_lines(self, progress: Progress) -> list[StageProgress]:
@@ -199,10 +199,14 @@ class ProgressTracker:
         now = self._segment(progress)
         taken: set[int] = set()
         for index, (name, stats) in enumerate(progress.stages):
-            spot = self._spots[index] if index < len(self._spots) else StagePosition(name, 0, None, name)
-            pools = [spot.group] if spot.group is not None and spot.segment == now and spot.group not in taken else []
+            position = self._positions[index] if index < len(self._positions) else StagePosition(name, 0, None, name)
+            pools = (
+                [position.group]
+                if position.group is not None and position.segment == now and position.group not in taken
+                else []
+            )
             taken.update(pools)
-            line = StageProgress(name, spot.segment, spot.group, stats.rows_in, stats.rows_out)
+            line = StageProgress(name, position.segment, position.group, stats.rows_in, stats.rows_out)
             line.dropped = max(stats.rows_in - stats.rows_out - stats.quarantined, 0)
             line.quarantined, line.seconds = stats.quarantined, stats.seconds
             line.bytes_in, line.bytes_out = stats.bytes_in, stats.bytes_out
@@ -212,7 +216,7 @@ class ProgressTracker:
 
     def _rate(self, index: int, rows: int, seconds: float) -> float:
         """Rows per second: of the last seconds, or of the whole run when it has just begun."""
-        first = self._moments[0] if self._moments else None
+        first = self._samples[0] if self._samples else None
         if first is None or seconds - first.seconds < 1.0:
             return rows / seconds if seconds and self._segments == 1 else 0.0
         before = first.rows[index] if index < len(first.rows) else 0
@@ -221,7 +225,7 @@ class ProgressTracker:
     def _pools(self, progress: Progress) -> list[PoolSnapshot]:
         pools = []
         for index, pool in enumerate(progress.pools):
-            counts = [moment.pools[index] for moment in self._moments if index < len(moment.pools)]
+            counts = [sample.pools[index] for sample in self._samples if index < len(sample.pools)]
             workers, busy = sum(have for have, _ in counts), sum(works for _, works in counts)
             names = tuple(pool.name.split(" + "))
             share = busy / workers if workers else 0.0
@@ -233,16 +237,20 @@ class ProgressTracker:
     # -- the bottleneck ------------------------------------------------------------------------------------
 
     def _bottleneck(self, progress: Progress, pools: Sequence[PoolSnapshot]) -> Bottleneck | None:
-        crews = [(index, pool) for index, pool in enumerate(pools) if pool.workers]
-        if not crews:
+        pools_at_work = [(index, pool) for index, pool in enumerate(pools) if pool.workers]
+        if not pools_at_work:
             return self._slowest(progress)
         # of pools that are about as busy, those behind a long queue hold up the others
-        index, top = max(crews, key=lambda crew: (round(crew[1].busy_share, 1), crew[1].queued_bytes, crew[1].queued))
+        index, top = max(
+            pools_at_work, key=lambda pair: (round(pair[1].busy_share, 1), pair[1].queued_bytes, pair[1].queued)
+        )
         if not top.busy_share:
             return None
         name = self._slowest_in_pool(progress, index, top)
         rest = [
-            (1 - pool.busy_share, *self._pool_name(progress, other, pool)) for other, pool in crews if other != index
+            (1 - pool.busy_share, *self._pool_name(progress, other, pool))
+            for other, pool in pools_at_work
+            if other != index
         ]
         share, waits, gathers = max(rest, default=(0.0, "", False))
         idle = (waits, share) if share > 0.3 and waits != name and not gathers else None
@@ -250,14 +258,14 @@ class ProgressTracker:
 
     def _pool_name(self, progress: Progress, group: int, pool: PoolSnapshot) -> tuple[str, bool]:
         """The name of a pool in few words, and whether it does nothing but gather."""
-        mine = [self._spots[index] for index in self._members(progress, group)]
-        names = list(dict.fromkeys(spot.user_stage for spot in mine)) or pool.stages
+        mine = [self._positions[index] for index in self._members(progress, group)]
+        names = list(dict.fromkeys(position.user_stage for position in mine)) or pool.stages
         return short_group_name(names), bool(mine) and mine[0].gathers
 
     def _members(self, progress: Progress, group: int) -> list[int]:
         segment = self._segment(progress)
-        known = self._spots[: len(progress.stages)]
-        return [index for index, spot in enumerate(known) if (spot.segment, spot.group) == (segment, group)]
+        known = self._positions[: len(progress.stages)]
+        return [index for index, position in enumerate(known) if (position.segment, position.group) == (segment, group)]
 
     def _slowest_in_pool(self, progress: Progress, group: int, pool: PoolSnapshot) -> str:
         """The stage that takes most of the time of the pool, or else the pool."""
@@ -270,7 +278,7 @@ class ProgressTracker:
         return Bottleneck(*found) if found else None
 
     def _largest(self, progress: Progress, stages: Iterable[int]) -> tuple[str, float] | None:
-        before = self._moments[0].stage_seconds if len(self._moments) > 1 else ()
+        before = self._samples[0].stage_seconds if len(self._samples) > 1 else ()
         spent = {
             index: progress.stages[index][1].seconds - (before[index] if index < len(before) else 0.0)
             for index in stages
@@ -279,7 +287,7 @@ class ProgressTracker:
         if total <= 0:
             return None
         most = max(spent, key=spent.__getitem__)
-        whole = self._spots[most].user_stage if most < len(self._spots) else progress.stages[most][0]
+        whole = self._positions[most].user_stage if most < len(self._positions) else progress.stages[most][0]
         return whole, spent[most] / total
 
     # -- the time left -------------------------------------------------------------------------------------

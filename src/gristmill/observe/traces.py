@@ -1,4 +1,4 @@
-"""Traces: a run as spans for OpenTelemetry, sent by OTLP over HTTP: one for the run, each segment and each stage.
+"""OpenTelemetry spans of a run, sent by OTLP over HTTP: one for the run, for each segment and for each stage.
 
     with Traces("http://localhost:4318") as traces:
         pipeline.run(observer=Several(default_progress(), traces))
@@ -6,7 +6,7 @@
 Spans are children of the span that is open where the run is started, if there is one. The libraries are loaded when a
 run begins (`pip install 'gristmill[otel]'`), and what they are told stays apart from a program's own traces.
 
-What is given up: single tasks. Workers are not asked for more than they tell anyway, so a stage's span goes from the
+Gives up: single tasks. Workers are not asked for more than they tell anyway, so a stage's span goes from the
 first of its rows that was seen to the last, as the driver sees them, a few times a second.
 """
 
@@ -38,7 +38,7 @@ class Traces(Observer):
         self.endpoint, self.headers = endpoint, dict(headers or {})
         self._provider: Any = None
         self._run: Any = None
-        self._spots: list[StagePosition] = []
+        self._positions: list[StagePosition] = []
         self._times: dict[int, tuple[int, int]] = {}
         """When the first rows of each stage were seen, and the last."""
         self._rows: dict[int, int] = {}
@@ -56,7 +56,7 @@ class Traces(Observer):
 
     def started(self, plan: Plan) -> None:
         tracer = self._tracer()
-        self._spots = list(stage_positions(plan))
+        self._positions = list(stage_positions(plan))
         self._began = self._looked = time.time_ns()
         text = plan.describe(verbose=True)
         about = {"gristmill.pipeline": plan.name, "gristmill.version": VERSION, "gristmill.plan": text}
@@ -70,7 +70,7 @@ class Traces(Observer):
                 first, _ = self._times.get(index, (self._looked, now))
                 self._times[index], self._rows[index] = (first, now), rows
         self._looked = now
-        here = self._spots[min(len(progress.stages), len(self._spots)) - 1].segment if progress.stages else 0
+        here = self._positions[min(len(progress.stages), len(self._positions)) - 1].segment if progress.stages else 0
         if here > self._segment:
             self._tell(progress, here)
 
@@ -90,15 +90,15 @@ class Traces(Observer):
         tracer, now = self._tracer(), time.time_ns()
         api = require("opentelemetry.trace", "otel", "traces")
         parent = api.set_span_in_context(self._run)
-        if self._spots and self._spots[-1].segment:
+        if self._positions and self._positions[-1].segment:
             span = tracer.start_span(f"segment {self._segment + 1}", parent, start_time=self._began)
             parent = api.set_span_in_context(span)
             span.end(now)
         for index, (name, stats) in enumerate(progress.stages):
-            spot = self._spots[index] if index < len(self._spots) else None
-            if index in self._times and spot and spot.segment == self._segment:
+            position = self._positions[index] if index < len(self._positions) else None
+            if index in self._times and position and position.segment == self._segment:
                 first, last = self._times[index]
-                tracer.start_span(name, parent, attributes=_facts(spot, stats), start_time=first).end(last)
+                tracer.start_span(name, parent, attributes=_facts(position, stats), start_time=first).end(last)
         self._segment, self._began = following, now
 
     def _tracer(self) -> Any:
@@ -129,11 +129,11 @@ class Traces(Observer):
             provider.shutdown()  # sends what waits
 
 
-def _facts(spot: StagePosition, stats: StageStats) -> dict[str, Any]:
+def _facts(position: StagePosition, stats: StageStats) -> dict[str, Any]:
     """What a stage has done."""
     facts: dict[str, Any] = {
-        "gristmill.stage": spot.user_stage,
-        "gristmill.segment": spot.segment + 1,
+        "gristmill.stage": position.user_stage,
+        "gristmill.segment": position.segment + 1,
         "gristmill.rows_in": stats.rows_in,
         "gristmill.rows_out": stats.rows_out,
         "gristmill.rows_dropped": max(stats.rows_in - stats.rows_out - stats.quarantined, 0) if stats.rows_in else 0,
@@ -142,6 +142,6 @@ def _facts(spot: StagePosition, stats: StageStats) -> dict[str, Any]:
         "gristmill.bytes_in": stats.bytes_in,
         "gristmill.bytes_out": stats.bytes_out,
     }
-    if spot.group is not None:
-        facts["gristmill.group"] = spot.group
+    if position.group is not None:
+        facts["gristmill.group"] = position.group
     return facts

@@ -1,4 +1,4 @@
-"""The form of a recipe file, before any class is looked up."""
+"""The structure of a recipe file, before any class is looked up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From names and parameters to objects. Every complaint says where in the recipe, and what would be right."""
+"""Build stages from the names and parameters of a recipe. Every error names its place in the recipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attempts: what a report needs of each attempt of a run, kept in its directory, so that the last one tells of all.
+"""Counts of each attempt of a run, kept in its directory, so that the last report covers all attempts.
 
 An attempt writes what it has counted now and then, and when it is over. A later one adds what those have counted whose
 sources it has kept, segment by segment: of an attempt whose files were read, and whose duplicates had to be looked for
@@ -48,7 +48,7 @@ class AttemptCounts:
 
 
 class AttemptLog:
-    """Keeps what the attempt that runs now has counted. Without a run in the store there is nobody to tell."""
+    """Saves the counts of the running attempt. Does nothing if the store holds no run."""
 
     def __init__(self, store: RecordStore) -> None:
         self._store = store

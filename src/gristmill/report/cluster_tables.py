@@ -1,4 +1,4 @@
-"""Compared: the cluster tables of a run, and what the stages that wrote them have compared, as the plan tells."""
+"""The cluster tables of a run, and the columns that their stages compared, according to the plan."""
 
 from __future__ import annotations
 

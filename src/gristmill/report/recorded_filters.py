@@ -1,6 +1,6 @@
-"""Rules: the filters of a run, made again from its plan, with other parameters if asked, to judge scores.
+"""Rebuild the filters of a run from its recorded plan, optionally with other parameters, to judge recorded scores.
 
-Gives up: filters that hold functions or other things that a plan cannot say, and those that draw lots by the row.
+Gives up: filters that hold functions or other values that a plan cannot record, and those that draw random numbers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Records: what a run has kept of rows, to be asked: scores, rejected rows, clusters, quarantine, ledger.
+"""Read what a run has recorded about rows: scores, rejected rows, clusters, quarantine, ledger.
 
 Tables are read piece by piece, and only the columns that are wanted. Nothing here needs the run to be over.
 

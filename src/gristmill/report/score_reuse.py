@@ -1,4 +1,4 @@
-"""Recall: a pipeline whose filters look up the scores that an earlier run has kept, and compute only the others.
+"""A copy of a pipeline whose filters reuse the scores recorded by an earlier run, and compute only the others.
 
 The rows are read again, and all else is done as it would be. A filter of which every score is known loads no model.
 

@@ -1,4 +1,4 @@
-"""What if: what other parameters of filters would have kept, told from the scores of a run, without its text.
+"""Compute which rows other filter parameters would have kept, from recorded scores and without the text.
 
 Of a row it is known what each filter says that has scored it. A row is dropped if one of them drops it; kept if all are
 known and keep it; else it is not known. So what a stricter filter keeps is exact, and what a laxer one keeps as far as
@@ -199,7 +199,7 @@ class _WhatIfCounter:
                 )
 
     def _pick(self, kind: str, table: pa.Table, mask: pa.Array) -> None:
-        """Rows drawn by lot, the same ones each time."""
+        """A random sample of rows, the same each time."""
         rows = table.filter(mask)
         if not rows.num_rows or not self.samples:
             return

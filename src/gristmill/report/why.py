@@ -1,4 +1,4 @@
-"""Why: what became of one row, told from what its run has kept.
+"""Find out what happened to one row, from the records of its run.
 
 A row is asked for by its own id (the column `id`), by its row id (as in the cluster table), or as FILE:POSITION. What
 the run has not kept is said, with the option that would have kept it.
@@ -36,7 +36,7 @@ _PLACE = re.compile(r"(.+):([0-9]+)")
 
 @dataclass
 class FilterScore:
-    """What one filter thought of a row. `kept` is None where that cannot be told from the score."""
+    """The score that one filter gave a row. `kept` is None where the score alone does not decide."""
 
     stage: str
     filter: str
@@ -47,7 +47,7 @@ class FilterScore:
 
 @dataclass
 class RowOutcome:
-    """What became of a row."""
+    """What happened to a row."""
 
     file: str | None
     position: int | None
@@ -77,7 +77,7 @@ class RowOutcome:
 
 
 def why(run: str | Records, wanted: str, storage_options: Mapping[str, Any] | None = None) -> list[RowOutcome]:
-    """What became of the row with an id, or of each of them if several have it."""
+    """What happened to the row with this id, or to each of them if several have it."""
     records = run if isinstance(run, Records) else Records(run, storage_options)
     stories = _from_scores(records, wanted) or _from_rejected(records, wanted) or _from_quarantine(records, wanted)
     if not stories:

@@ -1,4 +1,4 @@
-"""Desk: what each address of the page answers."""
+"""The HTTP routes of `gristmill view`: what each address answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gristmill.core.errors import GristmillError
 from gristmill.core.records.rejected_rows import FILE, PLACE
 from gristmill.view.data.media import MediaContent, media_in_cell
 from gristmill.view.data.query import ColumnRoles, RowQuery
-from gristmill.view.data.row_access import RowAccess, concat_differing
+from gristmill.view.data.row_access import FileRowAccess, RowAccess, concat_differing
 from gristmill.view.data.row_sets import RowSet, RunOrDataset
 from gristmill.view.data.scan import RowScan, ScanCache
 from gristmill.view.data.whatif import JudgedRows, ScoreLimits, ScoreReader
@@ -29,16 +29,16 @@ from gristmill.view.pages.whatif_page import told, whatif_page
 
 HTML, TEXT, JSON = "text/html; charset=utf-8", "text/plain; charset=utf-8", "application/json"
 WAIT_SECONDS = 0.6
-"""So long a page waits to be full before it is shown as far as it is."""
+"""How long a page waits for all of its rows before it is shown with those found so far."""
 
 MORE_SECONDS = 0.1
-"""And so long for the counts of all rows: those of a small dataset are there by then."""
+"""How much longer it waits for the counts of all rows, which is enough for a small dataset."""
 
 UrlParameters = Mapping[str, str]
 
 
 class PageNotFound(Exception):
-    """There is nothing at an address."""
+    """The address, or the row it names, does not exist."""
 
 
 @dataclass(frozen=True)
@@ -102,30 +102,32 @@ class PageRoutes:
 
     def _requested_rows(self, given: UrlParameters) -> tuple[RowSet, RowQuery, ColumnRoles, RowScan]:
         query = RowQuery.of(given)
-        shelf = self.data.row_sets().get(query.row_set)
-        if shelf is None:
+        row_set = self.data.row_sets().get(query.row_set)
+        if row_set is None:
             raise PageNotFound(f"Unknown tab {query.row_set!r}: choose one of the tabs above.")
-        columns = self._columns_of(shelf)
-        return shelf, query, columns, self.scans.get(shelf.sources, query, columns)
+        columns = self._columns_of(row_set)
+        return row_set, query, columns, self.scans.get(row_set.sources, query, columns)
 
-    def _columns_of(self, shelf: RowSet) -> ColumnRoles:
+    def _columns_of(self, row_set: RowSet) -> ColumnRoles:
         """Guessed from the first rows of some sources, and guessed again when those are others."""
-        chosen = [*shelf.sources[:3], *shelf.sources[3:][-1:]] if len(shelf.sources) < 8 else [*shelf.sources[:3]]
-        key = (shelf.name, *(f"{source.id}{source.size}" for source in chosen))
+        chosen = (
+            [*row_set.sources[:3], *row_set.sources[3:][-1:]] if len(row_set.sources) < 8 else [*row_set.sources[:3]]
+        )
+        key = (row_set.name, *(f"{source.id}{source.size}" for source in chosen))
         if key not in self._columns:
             sample = concat_differing([_first_rows(source) for source in chosen])
-            self._columns[key] = ColumnRoles.of(sample.schema, sample, shelf.stage_field, self.text_field)
+            self._columns[key] = ColumnRoles.of(sample.schema, sample, row_set.stage_field, self.text_field)
         return self._columns[key]
 
     def _rows(self, given: UrlParameters) -> HttpReply:
-        shelf, query, columns, scan = self._requested_rows(given)
+        row_set, query, columns, scan = self._requested_rows(given)
         page = max(_integer_or(given.get("page"), 1), 1)
         scan.wait(page * ROWS_PER_PAGE, WAIT_SECONDS)
         scan.wait(sys.maxsize, MORE_SECONDS)
         body = list_page(
-            shelf, query, columns, scan, self._found(scan, (page - 1) * ROWS_PER_PAGE, ROWS_PER_PAGE), page
+            row_set, query, columns, scan, self._found(scan, (page - 1) * ROWS_PER_PAGE, ROWS_PER_PAGE), page
         )
-        return self._page(TITLES[shelf.name], body, shelf.name)
+        return self._page(TITLES[row_set.name], body, row_set.name)
 
     def _found(self, scan: RowScan, first: int, count: int) -> list[ListedRow]:
         rows: list[ListedRow] = []
@@ -138,7 +140,7 @@ class PageRoutes:
 
     def _listed_row(self, number: int, source: RowAccess, values: Mapping[str, Any]) -> ListedRow:
         options = self.data.storage_options
-        root = getattr(source, "path", self.data.url).rpartition("/")[0]
+        root = (source.path if isinstance(source, FileRowAccess) else self.data.url).rpartition("/")[0]
         found: dict[str, MediaContent] = {}
         for name, value in values.items():
             medium = media_in_cell(value, root, options)
@@ -159,7 +161,7 @@ class PageRoutes:
             if scan.query.sort and not scan.done
             else max(min(scan.found - (page - 1) * ROWS_PER_PAGE, ROWS_PER_PAGE), 0),
             "shelves": {
-                name: f"{shelf.rows:,}" for name, shelf in self.data.row_sets().items() if shelf.rows is not None
+                name: f"{row_set.rows:,}" for name, row_set in self.data.row_sets().items() if row_set.rows is not None
             },
             "stage": [pair for pair in scan.count_by(0) if pair[0]] if columns.stage else None,
             "language": [pair for pair in scan.count_by(1) if pair[0]] if columns.language else None,
@@ -170,9 +172,9 @@ class PageRoutes:
 
     def _requested_row(self, given: UrlParameters) -> tuple[ListedRow, RowQuery, ColumnRoles]:
         """By its place, or by its number among those found."""
-        shelf, query, columns, scan = self._requested_rows(given)
+        row_set, query, columns, scan = self._requested_rows(given)
         number = max(_integer_or(given.get("n"), 0), 0)
-        source = shelf.source(given.get("file", ""))
+        source = row_set.source(given.get("file", ""))
         if source is not None:
             rows = python_rows(source.rows_at([_integer_or(given.get("at"), 0)]))
             found = [self._listed_row(number, source, row) for row in rows]

@@ -1,4 +1,4 @@
-"""Server: the page for this machine only.
+"""HTTP server of `gristmill view`, for this machine only.
 
 It listens on the loopback address. The address of each page holds a secret that is drawn anew at each start, so other
 users and web pages cannot ask for anything; and the name of the host must be this machine's, so that a web site which

@@ -1,4 +1,4 @@
-"""`gristmill doctor`: what is installed and reachable, and what a recipe lacks, with the way out."""
+"""The command `gristmill doctor`: check what is installed and reachable, and what a recipe needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands `gristmill index`: look at an index of documents that runs have kept, check it, and tidy it up."""
+"""The commands `gristmill index`: show, check and clean up a document index."""
 
 from __future__ import annotations
 

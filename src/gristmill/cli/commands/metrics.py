@@ -1,4 +1,4 @@
-"""`gristmill metrics`: what is needed to look at the metrics of runs elsewhere."""
+"""The commands `gristmill metrics`: write configuration for Prometheus and Grafana."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `gristmill whatif`: what other thresholds would keep, told from the scores of a run."""
+"""The command `gristmill whatif`: what other thresholds would keep, from the recorded scores."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def rerun_with(
             "and run it instead"
         )
     if _real_path(out) in (_real_path(run), _real_path(str(writers[0].path))):
-        raise InputError(f"--apply {out}: this directory belongs to the original run; choose another one")
+        raise InputError(f"--apply {out}: this directory belongs to the original run; choose another directory")
     changes = [
         re.sub(r" (\d+)(\.\w+=)", r"#\1\2", setting, count=1) for setting in settings
     ]  # as `why` names the second

@@ -1,4 +1,4 @@
-"""The command `gristmill why`: what became of one row, and by which filter."""
+"""The command `gristmill why`: what happened to one row, and which filter dropped it."""
 
 from __future__ import annotations
 

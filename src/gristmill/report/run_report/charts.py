@@ -1,4 +1,4 @@
-"""Charts: small pictures as SVG, drawn with the colours of the page. All text in them is escaped."""
+"""Small SVG charts, in the colours of the page. All text in them is escaped."""
 
 from __future__ import annotations
 

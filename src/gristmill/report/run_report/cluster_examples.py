@@ -1,4 +1,4 @@
-"""Examples: what rows of a cluster table look like, by the columns that they were compared by.
+"""Texts of rows in a cluster table, from the columns by which they were compared.
 
 Rows are named by file and place, and are then read from there; or by ids of the data's own, and are then looked for
 among the rejected rows, and then in the input.

@@ -1,6 +1,6 @@
-"""The card: a README for a dataset on the Hugging Face hub, in Markdown, made from the facts of a report.
+"""A dataset card for the Hugging Face hub, in Markdown, made from report.json.
 
-It tells what was done to the data, with numbers. What only people know, such as the licence, is left to them.
+It states what was done to the data, with numbers. What only people know, such as the licence, is left to them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Duplicates: how large the clusters of a run are, and what some of them look like.
+"""Sizes of the duplicate clusters of a run, and examples of the largest.
 
 Each stage that has looked for duplicates has a table of its own, in several files. Those are sorted, but a cluster may
 lie in more than one of them. So what is counted in each is sorted once more, on disk if it is much.

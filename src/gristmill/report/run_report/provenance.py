@@ -1,4 +1,4 @@
-"""Origins: where the rows of a run come from, what it drew by lot, what it took, and what was predicted."""
+"""Provenance for report.json: rows by source, random seeds, peak memory, and the estimate beside the actual cost."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def rows_by_source(
     records: Records, first: Sequence[Mapping[str, Any]], last: Sequence[Mapping[str, Any]], rows: int
 ) -> dict[str, Any]:
     """Rows read and kept by the column `source`, if scores tell it, else by input file, as entries of the ledger tell
-    for the first segment and the last. Nothing, if these do not tell of all `rows`: a run without a directory keeps
-    books from the first record on that it sets aside."""
+    for the first segment and the last. Empty if they do not cover all `rows`: a run without a directory
+    has a ledger only from its first quarantined record on."""
     if records.scores is not None and SOURCE in records.scores.rows.schema.names:
         return _source_counts("source", *_by_column(records))
     before: Counter[str] = Counter()
@@ -65,7 +65,7 @@ def _source_counts(by: str, before: Counter[str], after: Counter[str]) -> dict[s
 
 
 def random_seeds(stages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What numbers drawn by lot begin with, in each stage that draws any."""
+    """The seed of each stage that draws random numbers."""
     return [
         {"stage": stage["name"], "parameter": path, "seed": value}
         for stage in stages

@@ -1,4 +1,4 @@
-"""The page: a report's facts as one HTML file that needs nothing else, and runs no script.
+"""report.html: one self-contained HTML file without scripts.
 
 Whatever comes from data is escaped: a document that holds markup is shown as text.
 """

@@ -1,4 +1,4 @@
-"""Facts: what a report tells, as plain data. `report.json` is this; `report_html.py` draws it.
+"""The contents of report.json, as plain data; `report_html.py` draws them.
 
 Gives up: more of a sample than some thousand characters, so that a report stays small whatever the data is.
 """

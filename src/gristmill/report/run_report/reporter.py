@@ -1,4 +1,4 @@
-"""Reporter: watches a run, and writes report.json and report.html when it is over."""
+"""Observes a run, and writes report.json and report.html when it ends."""
 
 from __future__ import annotations
 

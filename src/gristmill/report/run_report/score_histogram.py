@@ -1,4 +1,4 @@
-"""Spread: how numbers are spread, as bars, and the limits that a threshold names. The report and the page draw both.
+"""Histograms of scores, and the limits named by a threshold. The report and the what-if page draw both.
 
 Gives up: the few that lie far out. They are in the first and the last bar.
 """

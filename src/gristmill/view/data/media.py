@@ -1,4 +1,4 @@
-"""Media: images, sound and video in the rows, found by their first bytes, whatever the data calls them.
+"""Images, audio and video in rows, recognised by their first bytes, whatever the data calls them.
 
 Nothing is served but what begins like a picture or a recording of a kind listed here, and as that kind. SVG is none of
 them: it can hold scripts.

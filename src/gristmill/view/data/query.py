@@ -1,4 +1,4 @@
-"""Query: which rows of a shelf are wanted and in what order, as it stands in the address of a page."""
+"""Which rows of a row set are requested and in what order, as given by the parameters of a URL."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _number(text: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class ColumnRoles:
-    """What the columns of a shelf are good for."""
+    """What the columns of a row_set are good for."""
 
     names: tuple[str, ...] = ()
     text: str | None = None

@@ -1,4 +1,4 @@
-"""Sources: rows of one file, read in blocks, and by their places without reading the rest.
+"""Rows of one file, read in blocks, or by position without reading the rest.
 
 A row is known by its source and its position there, as readers give it: a byte offset in JSON lines, a row number in
 Parquet.

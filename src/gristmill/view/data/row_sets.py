@@ -1,4 +1,4 @@
-"""Shelves: what there is to look at. Of a run its kept, dropped and quarantined rows; of a dataset its rows.
+"""The row sets that can be viewed: kept, dropped and quarantined rows of a run, or the rows of a dataset.
 
 A run is read as it goes: sources that are done appear, because the ledger names what was written for them.
 
@@ -59,7 +59,7 @@ class RowSet:
 
 @dataclass
 class RunOrDataset:
-    """A run or a dataset, and its shelves. They are looked up again after a second or more."""
+    """A run or a dataset, and its row_sets. They are looked up again after a second or more."""
 
     url: str
     storage_options: Mapping[str, Any] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class RunOrDataset:
         with self._lock:
             began = time.monotonic()
             if not self._row_sets or (self.records_store and began > self._due):
-                self._row_sets = {shelf.name: shelf for shelf in self._find_row_sets()}
+                self._row_sets = {row_set.name: row_set for row_set in self._find_row_sets()}
                 took = time.monotonic() - began
                 self._due = began + max(FRESH_SECONDS, 20 * took)  # a large run is looked at less often
             return self._row_sets
@@ -104,12 +104,12 @@ class RunOrDataset:
             return
         dropped = [file for entry in entries for file in entry.rejected or ()]
         if dropped or self.is_run:
-            shelf = self._row_set(DROPPED, ((file.path, file.size) for file in dropped), None)
+            row_set = self._row_set(DROPPED, ((file.path, file.size) for file in dropped), None)
             note = "" if dropped else "Dropped rows were not kept. Run with --rejected (rejected=True) to see them."
             yield RowSet(
                 DROPPED,
-                shelf.sources,
-                sum(sum(source.groups) for source in shelf.sources if isinstance(source, FileRowAccess)),
+                row_set.sources,
+                sum(sum(source.groups) for source in row_set.sources if isinstance(source, FileRowAccess)),
                 note,
             )
         yield self._quarantined()

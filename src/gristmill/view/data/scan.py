@@ -1,7 +1,7 @@
-"""Scan: the answer to a query, found block by block in the background; what is known of it can be shown at once.
+"""Search rows block by block in the background; results found so far can be shown at once.
 
-Only places are kept: of rows that were chosen 8 bytes each, of a query that chooses nothing 100 bytes per block. Who
-asks says how many rows are enough, and does not wait for more. A scan that nobody asks about rests.
+Only positions are kept: 8 bytes for each matching row, or 100 bytes per block for a query without conditions. The
+caller says how many rows are enough. A scan pauses while no page asks for it.
 
 Gives up: sorting more rows than fit in memory, 20 bytes each.
 """

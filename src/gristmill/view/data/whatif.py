@@ -1,4 +1,4 @@
-"""What if: what would become of the rows of a run if one filter were stricter or less strict, from recorded scores.
+"""Which rows a run would keep if the limits of one filter were changed, from recorded scores.
 
 A row is kept if its score lies within the limits and no other filter drops it, as `report/whatif.py` tells. A row that
 was dropped before some stage could see it may be kept or not: such rows are counted apart.

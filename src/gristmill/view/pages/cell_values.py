@@ -1,4 +1,4 @@
-"""Cells: values of rows as people read them."""
+"""Values of rows, formatted for people."""
 
 from __future__ import annotations
 

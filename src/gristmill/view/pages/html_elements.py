@@ -1,4 +1,4 @@
-"""Markup: HTML in which text stays text. Whatever is not made here is escaped, so data cannot become part of a page."""
+"""Build HTML safely: every string that was not built here is escaped, so data cannot become markup."""
 
 from __future__ import annotations
 

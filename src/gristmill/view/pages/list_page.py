@@ -1,4 +1,4 @@
-"""The list: a page of rows, with the questions that can be asked of them."""
+"""The list page: one page of rows, with controls to search, filter and sort them."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class ListedRow:
 
 
 def list_page(
-    shelf: RowSet, query: RowQuery, columns: ColumnRoles, scan: RowScan, rows: Sequence[ListedRow], page: int
+    row_set: RowSet, query: RowQuery, columns: ColumnRoles, scan: RowScan, rows: Sequence[ListedRow], page: int
 ) -> SafeHtml:
     size = len(rows)
     pages = pager(query, page, scan.found, scan.done)
-    note = element("p", shelf.note, class_="quiet") if shelf.note else ""
-    items = [_item(row, query, columns, shelf.name) for row in rows]
+    note = element("p", row_set.note, class_="quiet") if row_set.note else ""
+    items = [_item(row, query, columns, row_set.name) for row in rows]
     listed = element("ol", items, class_="rows", start=rows[0].number + 1) if rows else _nothing(query, scan)
     return SafeHtml(
-        element("h2", f"{TITLES[shelf.name]} rows" if shelf.name != "rows" else "Rows", class_="unseen")
+        element("h2", f"{TITLES[row_set.name]} rows" if row_set.name != "rows" else "Rows", class_="unseen")
         + query_form(query, columns, scan)
         + note
         + status_line(scan, page, size, query)

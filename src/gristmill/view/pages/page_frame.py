@@ -1,4 +1,4 @@
-"""Frame: what all pages have in common: head, tabs, and how addresses are made."""
+"""What all pages share: head, tabs, and how addresses are built."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ TITLES = {"rows": "Rows", "kept": "Kept", "dropped": "Dropped", "quarantined": "
 
 
 def page_frame(library: RunOrDataset, title: str, body: object, current: str, more: Mapping[str, str]) -> SafeHtml:
-    """A whole page. `more` are tabs beside those of the shelves: where they lead, and what they are called."""
+    """A whole page. `more` are tabs beside those of the row_sets: where they lead, and what they are called."""
     tabs = []
-    for name, shelf in library.row_sets().items():
-        number = "" if shelf.rows is None else f"{shelf.rows:,}"
+    for name, row_set in library.row_sets().items():
+        number = "" if row_set.rows is None else f"{row_set.rows:,}"
         label = (TITLES[name], element("span", number, class_="n", data_count=name))
         link = element("a", *label, href=f"rows?{urlencode({'in': name})}", aria_current=_aria_current(current == name))
         tabs.append(element("li", link, class_=name))

@@ -1,4 +1,4 @@
-"""Duplicates: the rows that one was found to be the same as, with their text as it was read.
+"""The duplicates of a row, with their text as it was read.
 
 Rows are named in the cluster table by file and place, and are then read from the input; or by the data's own ids, and
 are then looked for among the kept and dropped rows.
@@ -126,8 +126,8 @@ def _input_files_by_hash(library: RunOrDataset) -> dict[str, FileRowAccess]:
 def _search(library: RunOrDataset, ids: Sequence[str], id_fields: Sequence[str]) -> dict[str, Mapping[str, Any]]:
     until = time.monotonic() + SEARCH_SECONDS
     found: dict[str, Mapping[str, Any]] = {}
-    for shelf in library.row_sets().values():
-        for source in shelf.sources:
+    for row_set in library.row_sets().values():
+        for source in row_set.sources:
             for name in id_fields:
                 found |= _search_in(source, name, [one for one in ids if one not in found], until)
             if time.monotonic() > until or len(found) == len(ids):

@@ -1,4 +1,4 @@
-"""One row: all of it, why it was dropped, what filters thought of it, and its duplicates with differences marked."""
+"""The page of one row: all columns, why it was dropped, its scores, and its duplicates with differences marked."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def _navigation(row: ListedRow, query: RowQuery, page: int) -> SafeHtml:
     return element("nav", back, before if row.number else "", after, class_="pager", aria_label="Rows")
 
 
-def _outcome(values: Mapping[str, Any], shelf: str) -> SafeHtml:
-    if shelf == QUARANTINED:
+def _outcome(values: Mapping[str, Any], row_set: str) -> SafeHtml:
+    if row_set == QUARANTINED:
         told = [
             element(
                 "p",
@@ -74,7 +74,7 @@ def _outcome(values: Mapping[str, Any], shelf: str) -> SafeHtml:
             )
         return element("div", told, class_=f"why {QUARANTINED}")
     if values.get(STAGE) is None:
-        return element("p", "Kept.", class_="why kept") if shelf == "kept" else SafeHtml("")
+        return element("p", "Kept.", class_="why kept") if row_set == "kept" else SafeHtml("")
     told = [element("p", "Dropped by ", element("b", format_value(values[STAGE]), class_="dropped"), ".")]
     if values.get(SCORE) is not None:
         threshold = f", threshold: {values[THRESHOLD]}." if values.get(THRESHOLD) else "."

@@ -1,7 +1,6 @@
-"""Diff: two texts word by word, with what only one of them has marked.
+"""Word-by-word diff of two texts.
 
-The shortest way from one to the other is looked for (Myers, 1986), which is quick for texts that are much alike, as
-duplicates are.
+Finds the shortest edit script (Myers, 1986), which is fast for similar texts, as duplicates are.
 
 Gives up: texts that differ in more than `MAX_DIFFERENCES` words. Everything between their common beginning and end is
 marked then.

@@ -1,4 +1,4 @@
-"""What if, as a page: a histogram of a filter's scores, its limits as sliders, and what would be kept."""
+"""The what-if page: a histogram of a filter's scores, its limits as sliders, and the rows that would be kept."""
 
 from __future__ import annotations
 
