@@ -16,7 +16,7 @@ from typing import Any, cast
 from gristmill.core.errors import StageError, TaskTimeoutError, WorkerLostError
 from gristmill.core.executor import Job, Machine, TaskRef
 from gristmill.core.records.quarantine import QuarantinedRecord
-from gristmill.core.run.flow import Flow
+from gristmill.core.run.flow import CallOutput, Flow, WorkerCall, WorkItem
 from gristmill.core.run.isolation import RowLocation
 from gristmill.core.run.schedule import (
     EDGE_BYTES,
@@ -30,7 +30,6 @@ from gristmill.core.run.schedule import (
     tasks_per_call,
 )
 from gristmill.core.run.stage_stats import StageStats
-from gristmill.core.run.work_items import CallOutput, WorkerCall, WorkItem
 from gristmill.core.task import Lineage
 from gristmill.executors.gpu_division import GpuDivision
 from gristmill.executors.machine import GpuSlots

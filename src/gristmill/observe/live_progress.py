@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gristmill.core.executor import Observer
-from gristmill.observe.live_table import render_panel
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.observe.progress import bottleneck_line, total_line
 from gristmill.observe.run_snapshot import ProgressTracker, RunSnapshot, StageProgress, merge_by_group

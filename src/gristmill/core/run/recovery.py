@@ -24,10 +24,9 @@ from gristmill.core.errors import LostTaskError, StageError
 from gristmill.core.fast_dataclass import fast_dataclass
 
 if TYPE_CHECKING:
-    from gristmill.core.run.work_items import CallOutput, WorkItem
-    from gristmill.core.task import Lineage, Task
     from gristmill.core.run.flow import CallOutput, WorkItem
     from gristmill.core.stage import ProcessingStage
+    from gristmill.core.task import Lineage, Task
 
 MAX_LOSSES = 5
 """So often a task may be lost; then more is wrong than a node that disappeared."""

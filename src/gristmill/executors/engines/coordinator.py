@@ -21,8 +21,8 @@ from gristmill.core.errors import GristmillError, StageError
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.records.quarantine import QuarantinedRecord
 from gristmill.core.records.rejected_rows import REJECTED_POSITION
+from gristmill.core.run.flow import CallOutput
 from gristmill.core.run.stage_stats import StageStats
-from gristmill.core.run.work_items import CallOutput
 from gristmill.core.stage import implements
 from gristmill.core.task import Lineage, Task
 from gristmill.executors.engines.guard import GroupAssignment, GuardDriver, GuardProcess, is_process_running

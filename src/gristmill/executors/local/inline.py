@@ -13,10 +13,8 @@ from typing import Any
 from gristmill.core.errors import StageError
 from gristmill.core.executor import Job, LocalTaskRef, TaskRef
 from gristmill.core.records.rejected_rows import REJECTED_POSITION
-from gristmill.core.run.flow import Flow
+from gristmill.core.run.flow import CallOutput, Flow, WorkerCall, WorkItem
 from gristmill.core.run.isolation import FailureHistory
-from gristmill.core.run.retry_check import RetryCheck
-from gristmill.core.run.work_items import CallOutput, WorkerCall, WorkItem
 from gristmill.core.run.recovery import RetryCheck
 from gristmill.core.run.worker import Worker
 from gristmill.core.stage import copies_for_this_process

@@ -18,7 +18,7 @@ from gristmill.core.errors import ResourceError
 from gristmill.core.executor import MODES, Executor, Job, Machine, TaskRef, is_batch_mode
 from gristmill.core.plan.placement import fuse_commits
 from gristmill.core.plan.planner import Plan
-from gristmill.core.run.work_items import WorkItem
+from gristmill.core.run.flow import WorkItem
 from gristmill.core.task import Lineage
 from gristmill.executors.driver import WORKER_LOST, Driver
 from gristmill.executors.executor_settings import COUNT, FLAG, GPUS, check_setting

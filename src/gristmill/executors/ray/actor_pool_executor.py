@@ -31,7 +31,7 @@ from typing import Any, ClassVar
 from gristmill.core.errors import PlanError, ResourceError, require
 from gristmill.core.executor import MODES, Executor, Job, Machine, TaskRef, is_batch_mode
 from gristmill.core.plan.planner import Plan
-from gristmill.core.run.work_items import WorkerCall, WorkItem
+from gristmill.core.run.flow import WorkerCall, WorkItem
 from gristmill.core.task import Lineage
 from gristmill.executors.driver import WORKER_LOST, Driver
 from gristmill.executors.executor_settings import (
