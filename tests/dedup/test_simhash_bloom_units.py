@@ -123,7 +123,7 @@ def test_filters_are_kept_and_merged() -> None:
         with pytest.raises(ValueError, match="Bloom filter"):
             BloomFilter.from_bytes(broken)
     for wrong in ({"capacity": 0}, {"capacity": 5, "false_positive_rate": 1.0}):
-        with pytest.raises(ValueError, match="too small|between 0 and 1"):
+        with pytest.raises(ValueError, match="must be 1 or more|between 0 and 1"):
             BloomFilter(**wrong)
 
 

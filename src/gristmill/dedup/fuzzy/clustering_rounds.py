@@ -8,9 +8,7 @@
 Each exchange is a checkpoint. If the rows (without links) fit into memory, these segments run without tasks, and one
 worker does the clustering (`cluster_verdicts.py`); the driver knows this only when all links have been written.
 
-Partitions are by the number of a row or cluster, and are sorted, on disk if they are large. So there may be any number
-of links, of rows in a cluster and of links to one row. Rows come in blocks; a step carries over what the next block
-needs.
+Partitions are sorted, on disk if they are large, so there may be any number of links and of rows in a cluster.
 
 Costs disk space for the links of every round; the number of rounds grows with the logarithm of the largest cluster.
 """
@@ -185,8 +183,7 @@ class StarExchange(ReducedExchange):
     def split_batch(self, batch: Batch) -> Iterable[tuple[int, pa.Table]]:
         for number, table in super().split_batch(batch):
             itself = pc.equal(table[NODE], table[OTHER])
-            edges, changed = table.filter(pc.invert(itself)), table.filter(itself).slice(0, 1)
-            parts = ((number, edges), (CHANGED_PARTITION, changed))
+            parts = ((number, table.filter(pc.invert(itself))), (CHANGED_PARTITION, table.filter(itself).slice(0, 1)))
             yield from ((partition, rows) for partition, rows in parts if rows.num_rows)
 
 
@@ -306,8 +303,7 @@ class SortedRound(FuzzyRound):
         return piece
 
     def rows_to_pass_on(self, piece: pa.Table) -> pa.Table:
-        """The rows of a piece that go to the next step as they are. A partition is read for them only if a step
-        overrides this."""
+        """The rows that go to the next step as they are. A partition is read for them only if a step overrides this."""
         return piece.slice(0, 0)
 
     def reducer(self) -> ReducePartition:
@@ -358,10 +354,6 @@ def _edges(table: pa.Table) -> pa.Table:
     return pa.table([from_numbers(links[:, 0]), from_numbers(links[:, 1])], [NODE, OTHER])
 
 
-def _pairs(u: Any, v: Any) -> pa.Table:
-    return pa.table([u, v], ["u", "v"])
-
-
 class LargeStar(SortedRound):
     """Links each larger neighbour of a row to the least of the row and its neighbours (`connected_components.py`)."""
 
@@ -376,7 +368,7 @@ class LargeStar(SortedRound):
         changed = 0
         for block in tables:
             table = block if least is None else pa.concat_tables([least, block]).combine_chunks()
-            edges, new = self.star(_pairs(table[NODE], table[OTHER]))
+            edges, new = self.star(pa.table([table[NODE], table[OTHER]], ["u", "v"]))
             changed += new
             yield from self.edge_tables(edges)
             nodes = numbers(table[NODE])

@@ -158,10 +158,7 @@ class FuzzyDeduplicationStage(IndexedStage):
         if self._bands < 1 or self._rows < 1:
             raise ValueError("FuzzyDeduplicationStage: num_bands and minhashes_per_band must be 1 or more")
         if bands_per_iteration is not None and not 1 <= bands_per_iteration <= self._bands:
-            raise ValueError(
-                f"FuzzyDeduplicationStage: bands_per_iteration is {bands_per_iteration}, must be 1 to "
-                f"{self._bands}, or None"
-            )
+            raise ValueError(f"FuzzyDeduplicationStage: bands_per_iteration must be 1 to {self._bands}, or None")
 
     def curve(self) -> str:
         """The S-curve as text: for each similarity the share of pairs that become candidates."""
