@@ -59,7 +59,8 @@ def _about(facts: Facts) -> str:
     made = f"Made with Gristmill {_text(facts['versions']['gristmill'])}, {_text(facts['finished'])}."
     lines = [f"# {_text(facts['name'])}", "", f"{kept}, {where}. {made}"]
     if facts["quarantined"]:
-        lines.append(f"{count_noun(facts['quarantined'])} failed and are not included; see quarantine/.")
+        verb = "is" if facts["quarantined"] == 1 else "are"
+        lines.append(f"{count_noun(facts['quarantined'])} failed and {verb} not included; see quarantine/.")
     if facts["outcome"] != "finished":
         lines += ["", f"**Not complete: {_text(facts['outcome'])}**"]
     return "\n".join([*lines, ""])
