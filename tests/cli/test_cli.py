@@ -151,7 +151,7 @@ def test_plan_shows_what_runs_on_this_machine(tmp_path: Path, monkeypatch: pytes
     recipe.write_text(recipe.read_text().replace(", or_cpu: true", ""))
     done = gristmill("plan", str(recipe))
     assert done.exit_code == 2
-    assert "wants" in done.output
+    assert "needs" in done.output
 
 
 def test_preview(corpus: str) -> None:

@@ -222,7 +222,8 @@ def test_at_a_threshold_of_1_the_same_shingles_are_alike() -> None:
 
 def test_plans_tell_what_is_found_at_the_threshold_and_warn_if_it_is_little() -> None:
     def plan(**options: Any) -> str:
-        return str(Pipeline("p", stages=[FuzzyDeduplicationStage(**options)]).plan([DocumentBatch([{"text": "a"}])]))
+        pipeline = Pipeline("p", stages=[FuzzyDeduplicationStage(**options)])
+        return pipeline.plan([DocumentBatch([{"text": "a"}])]).describe(verbose=True)
 
     assert "83 bands of 4 rows" in plan(threshold=0.5)
     assert "99.5% at 0.5, the threshold" in plan(threshold=0.5)

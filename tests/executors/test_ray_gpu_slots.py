@@ -62,7 +62,7 @@ def test_nodes_come_and_go() -> None:
     ("wish", "message"),
     [
         (Resources(gpus=2), "the cluster has 2 GPUs of 24 GB on 2 nodes, at most 1 on one"),
-        (Resources(gpu_memory_gb=40), "gpu_memory_gb=40, and the cluster has 2 GPUs of 24 GB"),
+        (Resources(gpu_memory_gb=40), "gpu_memory_gb=40, but the cluster has 2 GPUs of 24 GB"),
         (Resources(cpus=5), "5 CPUs on one node, but the largest of 2 nodes has 4: lower cpus"),
         (Resources(memory_gb=20), "20 GB of memory on one node, but the largest of 2 nodes has 16 GB"),
         (Resources(cpus=4, gpus=0.5), ""),
@@ -70,7 +70,7 @@ def test_nodes_come_and_go() -> None:
 )
 def test_what_no_node_has_is_named(wish: Resources, message: str) -> None:
     lack = missing_resources(wish, nodes(1, 1), ClusterGpuSlots(nodes(1, 1), memory_gb=24))
-    assert f"wants {lack}".count(message) if message else not lack
+    assert f"needs {lack}".count(message) if message else not lack
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])

@@ -123,5 +123,5 @@ def test_which_is_kept_and_refusals() -> None:
     assert kept(pa.array([5, 4, 5], pa.uint64()), keep=Keep("highest", "size")) == [0]
     with pytest.raises(ValueError, match="0 to 12 bits"):
         PerceptualHashDeduplicationStage(radius=13)
-    with pytest.raises(GristmillError, match="needs 64 bits in column 'phash', which holds double"):
+    with pytest.raises(GristmillError, match="needs 64-bit hashes in column 'phash', which holds double"):
         kept(pa.array([0.5, 0.5]))

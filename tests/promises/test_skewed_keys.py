@@ -12,9 +12,9 @@ SCRIPT = """
 import json, sys
 import pyarrow as pa
 from gristmill import DocumentBatch, KeyedStage, LocalExecutor, Pipeline, ProcessingStage, SourceStage, Task
-from gristmill.io.exchange import keyed_stage, partitions
+from gristmill.io.exchange import exchange, keyed_stage
 
-keyed_stage.PARTITION_BLOCK_BYTES = partitions.PARTITION_BLOCK_BYTES = 2 * 2**20
+keyed_stage.PARTITION_BLOCK_BYTES = exchange.PARTITION_BLOCK_BYTES = 2 * 2**20
 TEXT = "x" * 1000
 
 class Rows(ProcessingStage):

@@ -98,7 +98,7 @@ def test_a_model_gets_a_gpu_with_with(wish: Resources, monkeypatch: pytest.Monke
     pipeline = Pipeline(name="gpu", stages=[TokenizerStage(), model_stage])
     plan = pipeline.plan(initial_tasks=BATCHES)
     assert [group.name for group in plan.groups] == ["TokenizerStage", "ModelStage"]  # CPU work holds no GPU
-    with pytest.raises(ResourceError, match=r"stage 'ModelStage' wants .* and this machine has no GPU"):
+    with pytest.raises(ResourceError, match=r"stage 'ModelStage' needs .* but this machine has no GPU"):
         pipeline.run(LocalExecutor(num_workers=1), initial_tasks=BATCHES)
     results = pipeline.run(LocalExecutor(num_workers=1, gpus=[40.0]), initial_tasks=BATCHES)  # one GPU of 40 GB
     assert [row["score"] for task in results for row in task.to_rows()] == [0.1, 0.3, 0.2]

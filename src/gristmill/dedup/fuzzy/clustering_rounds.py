@@ -27,7 +27,7 @@ from gristmill.core.arrow.hash_partitioning import partition_numbers, split_by_p
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.batch import Batch
 from gristmill.core.fast_dataclass import fast_dataclass
-from gristmill.core.stage import ProcessingStage
+from gristmill.core.stage import ProcessingStage, share_report
 from gristmill.core.stage_roles import ReportingRole
 from gristmill.core.task import WrittenFiles, digest, id_sort_key
 from gristmill.dedup.clusters.cluster_table import CLUSTER, ID, PARTNER, SIMILARITY, SNAPSHOT
@@ -323,6 +323,7 @@ class SortedReduce(ReducePartitionToColumns, ReportingRole):
         return self.keyed.displayed_counts(counts)
 
     def process(self, task: PartitionTask) -> Iterator[Batch]:
+        share_report(self, self.keyed)
         start = 0
         for table in filter(len, self._tables(task)):
             yield partition_batch(task, table, start)

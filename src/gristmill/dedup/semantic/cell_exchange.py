@@ -15,7 +15,7 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import literal
 from gristmill.core.batch import Batch
 from gristmill.core.fast_dataclass import fast_dataclass
-from gristmill.core.stage import Columns
+from gristmill.core.stage import Columns, share_report
 from gristmill.dedup.columns.arrow_numpy import Numbers, as_one_array, from_numbers, numbers
 from gristmill.dedup.semantic.cell_comparison import SLACK, CellLinks, best_links, near_pairs, short_form
 from gristmill.dedup.semantic.embedding_columns import matrix_of
@@ -66,6 +66,7 @@ class UnsortedReduce(ReducePartitionToColumns):
     """Gives a round the rows of a partition unsorted, usually all at once."""
 
     def process(self, task: PartitionTask) -> Iterator[Batch]:
+        share_report(self, self.keyed)
         start = 0
         for table in tables_of_size(task.pieces(), sort_memory_bytes(self.keyed.memory_gb)):
             output = self.keyed.process_groups(table)
