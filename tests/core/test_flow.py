@@ -131,7 +131,7 @@ def test_a_node_that_disappears_is_not_the_fault_of_what_was_on_it() -> None:
         assert names(call) == ["a", "b"]
         flow.requeue_moved(call)
     assert call.items[0].history.attempts == 0
-    with pytest.raises(WorkerLostError, match="11 nodes disappeared"):
+    with pytest.raises(WorkerLostError, match="11 nodes were lost"):
         flow.requeue_moved(flow.next_call(0, 2))
 
 

@@ -125,7 +125,7 @@ WRONG: dict[str, tuple[Any, type[PlanError], str]] = {
     "no process method": (
         lambda corpus: Pipeline("p", stages=[Idle()]),
         PlanError,
-        r"stage 'Idle' \(Idle\) has no process method: write one",
+        r"stage 'Idle' \(Idle\) has no process method: define one",
     ),
     "an empty composite": (
         lambda corpus: Pipeline("p", stages=[Hollow()]),

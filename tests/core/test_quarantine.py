@@ -215,7 +215,7 @@ def test_the_message_sums_up() -> None:
         "          1  stage 'grind': ValueError: bad 2",
         "          1  stage 'grind': ValueError: bad 3",
         "  ... and 86 other causes",
-        "What failed is kept: gristmill quarantine list here",
+        "To see the failed records: gristmill quarantine list here",
         (
             "Fix the cause and run again: with the same run_dir=... it goes on where this run stopped; "
             "or allow more with max_errors=..."

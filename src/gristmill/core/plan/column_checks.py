@@ -1,6 +1,6 @@
-"""Which columns stages need, and whether the stages before them, or the input, have them: a part of planning.
+"""Check at plan time that the columns each stage needs come from the input or from an earlier stage.
 
-What is given up: columns that only files beyond the first few have.
+Only the first few sources are read: a column that exists only in later files counts as missing.
 """
 
 from __future__ import annotations
@@ -20,38 +20,41 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-_LOOKED_AT = 16
-"""Sources, whose columns the plan looks at if the first of them lacks one, or shows none."""
+_MAX_SAMPLED_SOURCES = 16
+"""How many sources are sampled before a column counts as missing."""
 
 
 def check_sampled_columns(
     stages: Sequence[ProcessingStage[Any, Any]], source: SourceStage[Any] | None, tasks: Sequence[Task[Any]] | None
 ) -> None:
-    """Files differ in their columns, too: what one of the first has is there, and null in the others. An empty file
-    shows none, and says nothing of the others."""
+    """Raise ColumnError unless one of the first sources has all the columns that the stages need.
+
+    One is enough: a column that a file lacks is read as null. Empty files have no columns and are skipped.
+    """
     if source:
-        some = [first[0] for first in islice(source.sources(), _LOOKED_AT) if first]
+        samples = [
+            tasks_of_source[0] for tasks_of_source in islice(source.sources(), _MAX_SAMPLED_SOURCES) if tasks_of_source
+        ]
     else:
-        some = [task for task in tasks or () if task.num_items][:1]
-    lacking: ColumnError | None = None
-    for sample in some or [None]:
+        samples = [task for task in tasks or () if task.num_items][:1]
+    first_error: ColumnError | None = None
+    for sample in samples or [None]:
         try:
             if check_columns(stages, sample):
                 return
         except ColumnError as error:
-            lacking = lacking or error
-    if lacking:
-        raise lacking
+            first_error = first_error or error
+    if first_error:
+        raise first_error
 
 
 def check_columns(stages: Sequence[ProcessingStage[Any, Any]], sample: Task[Any] | None) -> bool:
-    """Each stage's columns must come from somewhere, as far as that can be known before running. Tells whether the
-    sample shows any.
+    """Check the columns of each stage against those known before it. Returns whether the sample has any columns.
 
-    No other check of columns stops a run: what this one has found may be missing in a block, or of another type.
+    This is the only check of columns that stops a run: single blocks may still lack one, or have another type.
     """
     known = dict(_columns_of(sample)) if sample is not None else {}
-    closed = shown = bool(known)
+    closed = shown = bool(known)  # closed: `known` lists all columns that can exist here
     for stage in stages:
         needs = stage.inputs()[1]
         if closed:
@@ -63,7 +66,7 @@ def check_columns(stages: Sequence[ProcessingStage[Any, Any]], sample: Task[Any]
         gives = stage.outputs()[1]
         known.update(gives if isinstance(gives, dict) else dict.fromkeys(gives))
         if not implements(stage, "outputs") and not isinstance(stage, SourceStage) and seen is None:
-            closed = False  # a stage that does not say what it adds may add anything
+            closed = False  # a stage that does not declare its outputs may add any column
     return shown
 
 
@@ -77,10 +80,10 @@ def _check_needs(
 ) -> None:
     for column in needs:
         if column not in known:
-            there = [name for name in known if not name.startswith("_")]
+            available = [name for name in known if not name.startswith("_")]
             raise ColumnError(
                 f"stage {stage.name!r} needs column {column!r}, which nothing before it gives. "
-                f"There are: {shorten(there, 12) or 'none'}.{did_you_mean(column, there)} "
+                f"There are: {shorten(available, 12) or 'none'}.{did_you_mean(column, available)} "
                 "Name the right column in the stage (for text stages: text_field=...)"
             )
         wanted = needs[column] if isinstance(needs, dict) else None

@@ -1,12 +1,9 @@
-"""What of a plan depends on where it runs: GPUs that stages can do without, and how many groups there is room for.
+"""Adapt a plan to the executor that runs it. The output of the run does not depend on this.
 
-`Resources(gpus=0.25, or_cpu=True)` is a wish that every machine can meet. What comes out is the same; only a plan that
-is about to run knows which of the two it is.
-
-Workers that read and write also commit what they have written, if the executor's own loop gives them their work.
-
-An engine that wants a worker of every group at once has more workers than cores where groups are many. There,
-neighbours share a worker that would have workers of their own elsewhere.
+- Stages with `Resources(gpus=0.25, or_cpu=True)` run on CPUs where the executor has no GPU.
+- Stages that commit files join the group that wrote them, if the executor schedules calls itself (`fuse_commits`).
+- Where an engine needs a worker of every group at once, neighbouring groups are merged until the cores suffice
+  (`merge_groups_to_fit`). A merged worker leaves some of its cores idle part of the time.
 """
 
 from __future__ import annotations
@@ -45,7 +42,10 @@ def plan_for_executor(
     resuming: bool = False,
     beside: tuple[Any, Any, Any] | None = None,
 ) -> Plan:
-    """The plan as an executor runs it, after checking that it can. `beside` are stages that keep things beside it."""
+    """The plan as an executor runs it, after checking that it can.
+
+    `beside` holds the writers of rejected rows and of scores, and the stage that commits both.
+    """
     stages = tuple(stages)
     plan = make_plan(name, without_optional_gpus(stages, executor), tasks, executor.fuse, resuming)
     plan = replace(plan, user_stages=stages)
@@ -53,23 +53,23 @@ def plan_for_executor(
         plan = add_side_outputs(plan, *beside)
     for segment in plan.segments:
         executor.check(segment)
-    return arrange_groups(plan, executor)  # now that nodes which it may have waited for are there
+    return arrange_groups(plan, executor)  # after check(), which may have waited for nodes to join
 
 
 def add_side_outputs(plan: Plan, rejects: Any, scores: Any, commit: ProcessingStage[Any, Any]) -> Plan:
-    """The plan with a stage that writes rejected rows, one that writes scores, or both, and one that commits them."""
+    """The plan with a writer of rejected rows, a writer of scores, or both, and the stage that commits them."""
     taken = [absolute_path(owned) for stage in plan.all_stages if (owned := output_directory_of(stage))]
-    for writer, what in ((rejects, "rejected"), (scores, "scores")):
-        place = writer.output_directory() if writer else None
-        if not place:
+    for writer, option in ((rejects, "rejected"), (scores, "scores")):
+        directory = writer.output_directory() if writer else None
+        if not directory:
             continue
-        if absolute_path(place) in taken:
-            raise PlanError(f"{what}={place!r} is where the output goes: choose another directory for {what}=")
+        if absolute_path(directory) in taken:
+            raise PlanError(f"{option}={directory!r} is where the output goes: choose another directory for {option}=")
         if rejects and scores and absolute_path(rejects.output_directory()) == absolute_path(scores.output_directory()):
-            raise PlanError(f"rejected= and scores= are both {place!r}: choose a directory for each")
+            raise PlanError(f"rejected= and scores= are both {directory!r}: choose a directory for each")
         writer.check()
         check_output_directories([*plan.all_stages, writer])
-    from gristmill.core.records.row_scores import score_columns, unique_names  # seldom needed, and not loaded quickly
+    from gristmill.core.records.row_scores import score_columns, unique_names  # rarely needed, and slow to import
 
     if scores is not None:
         scores.stages = score_columns(plan.all_stages)
@@ -88,12 +88,12 @@ def _add_to_segments(
 def without_optional_gpus(
     stages: Iterable[ProcessingStage[Any, Any]], executor: Executor
 ) -> Sequence[ProcessingStage[Any, Any]]:
-    """The stages, with no wish for a GPU in those that do not need one, if the executor has none."""
+    """The stages; if the executor has no GPU, those with `or_cpu` no longer ask for one."""
     flat = decompose(stages)
-    choosy = [stage.resources.or_cpu and stage.resources.requires_gpu for stage in flat]
-    if not any(choosy) or _has_gpu(executor):
+    optional = [stage.resources.or_cpu and stage.resources.requires_gpu for stage in flat]
+    if not any(optional) or _has_gpu(executor):
         return flat
-    return [_on_cpu(stage) if chooses else stage for stage, chooses in zip(flat, choosy, strict=True)]
+    return [_on_cpu(stage) if gpu_optional else stage for stage, gpu_optional in zip(flat, optional, strict=True)]
 
 
 def _has_gpu(executor: Executor) -> bool:
@@ -112,8 +112,8 @@ def arrange_groups(plan: Plan, executor: Executor) -> Plan:
 
 
 def fuse_commits(plan: Plan) -> Plan:
-    """The plan, with stages that commit what others have written in the groups of these: a source that one call reads
-    is committed by the same call. Rows that are kept beside the output are written by group, and stay as they are."""
+    """The plan with each commit stage moved into the group that writes the files, so that a source read by one call is
+    committed by the same call. Plans with side outputs are left alone: those are committed by a group of their own."""
     if plan.has_side_outputs:
         return plan
     groups: list[Group] = []
@@ -132,7 +132,7 @@ def _only_commits(group: Group) -> bool:
 
 
 def _asks_no_more(before: Group, after: Group) -> bool:
-    """Whether workers that do both are what those of the first would be."""
+    """Whether workers of the first group can run the second without further resources."""
     same = (
         after.batch_size == 1
         and after.max_tasks_per_worker is None
@@ -142,9 +142,11 @@ def _asks_no_more(before: Group, after: Group) -> bool:
 
 
 def merge_groups_to_fit(plan: Plan, crowd: Sequence[Group], cpus: float, memory_gb: float = math.inf) -> Plan:
-    """The plan, with neighbours of a crowd of groups joined until a worker of each has its cores, as far as they can
-    share one, which has the memory of both. `memory_gb` is the most that one may have. Those whose needs are most alike
-    are joined first: the cores that one of two does not need are idle."""
+    """The plan with neighbours among `crowd` merged until one worker of each group fits on `cpus` cores.
+
+    A merged worker needs the memory of both, at most `memory_gb`. Neighbours with the most similar CPU needs are merged
+    first, since cores that one of the two does not use are idle. Groups that cannot share a worker stay apart.
+    """
     groups = list(crowd)
     while sum(_cpus(group) for group in groups) > cpus + _ROUNDING:
         pairs = [at for at in range(len(groups) - 1) if _can_share(groups[at], groups[at + 1], memory_gb)]
@@ -154,8 +156,8 @@ def merge_groups_to_fit(plan: Plan, crowd: Sequence[Group], cpus: float, memory_
         one, other = groups[at : at + 2]
         groups[at : at + 2] = [Group(at, one.stages + other.stages, _memory_gb(one, other))]
     first, end = (crowd[0].index, crowd[-1].index + 1) if crowd else (0, 0)
-    whole = [*plan.groups[:first], *groups, *plan.groups[end:]]
-    return replace(plan, groups=tuple(replace(group, index=index) for index, group in enumerate(whole)))
+    merged = [*plan.groups[:first], *groups, *plan.groups[end:]]
+    return replace(plan, groups=tuple(replace(group, index=index) for index, group in enumerate(merged)))
 
 
 def _cpus(group: Group) -> float:

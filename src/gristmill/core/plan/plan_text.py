@@ -1,8 +1,8 @@
-"""A plan as text: one line for each stage the user wrote, or everything that will run.
+"""Format a plan as text: one line per stage that the user wrote, or everything that will run.
 
-The short form shows a stage by its class and by the parameters that are not at their defaults. They are read from
-attributes named like the constructor's parameters, which is how stages keep them. Mappings, data and values that
-look like secrets are left out, and long values are cut: the recipe has them in full.
+The short form shows a stage's class and its non-default parameters, read from attributes with the names of the
+constructor's parameters. Mappings, data and values that look like secrets are omitted, and long values are truncated;
+the recipe has them in full.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_LIST_ITEMS = 3
 
 
 def plan_text(plan: Plan) -> str:
-    """One line for each stage of the pipeline, and the totals."""
+    """One line per stage of the pipeline, and the totals."""
     stages = plan.user_stages
     if not stages:  # a segment by itself
         return verbose_plan_text(plan)
@@ -40,7 +40,7 @@ def plan_text(plan: Plan) -> str:
 
 
 def verbose_plan_text(plan: Plan) -> str:
-    """The parts that composite stages consist of, in the groups and segments in which they run."""
+    """The parts of composite stages, in the groups and segments in which they run."""
     lines = [f"{plan.name}: {_totals(plan)}"]
     for segment in plan.segments:
         lines += [f"segment {segment.number + 1}"] if plan.next_segment else []
@@ -86,7 +86,7 @@ def _parameters(thing: object) -> list[str]:
 
 
 def _value_text(value: Any) -> str:
-    """The value as a recipe would have it; empty for what does not fit on a line."""
+    """The value as in a recipe; empty for values that do not fit on a line."""
     if value is None or isinstance(value, bool | int | float | str | PurePath):
         text = f"{value}"
     elif isinstance(value, list | tuple):
@@ -100,7 +100,7 @@ def _value_text(value: Any) -> str:
     else:
         parameters = ", ".join(_parameters(value))
         return f"{type(value).__name__}({parameters})" if parameters else type(value).__name__
-    text = re.sub(r"://[^/@]+@", "://", " ".join(text.split()))  # without user and password of a URL
+    text = re.sub(r"://[^/@]+@", "://", " ".join(text.split()))  # drop user and password from URLs
     return text if len(text) <= MAX_VALUE_CHARS else f"{text[: MAX_VALUE_CHARS - 1]}…"
 
 

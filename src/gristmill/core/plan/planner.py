@@ -1,10 +1,10 @@
-"""From a pipeline to a plan: decompose, check, fuse, cut. No cluster is needed, and nothing runs.
+"""Compile a pipeline into a plan. Nothing runs, and no cluster is needed.
 
-    decompose   composites become their stages
-    check       inputs exist, columns and task types fit between neighbours, settings make sense
-    fuse        neighbours with compatible needs become one group, run by one worker
-    cut         a new group begins after a user's own source, and where tasks are gathered by source; a new segment
-                where a source stage lists what the stages before it have written (an exchange)
+    decompose   replace composite stages by their parts
+    check       inputs exist, columns and task types fit between neighbours, settings are valid
+    fuse        neighbours with compatible resources become one group, run by one worker
+    cut         start a new group after a user-defined source and where tasks are gathered by source; start a new
+                segment where a source stage lists the output of the stages before it (an exchange)
 
 The plan holds copies of the stages, so neither planning nor running changes the user's objects.
 """
@@ -46,7 +46,7 @@ class Group:
     index: int
     stages: tuple[ProcessingStage[Any, Any], ...]
     memory_gb: float = 0.0
-    """What it needs at least, though no stage by itself may need so much."""
+    """A lower bound for the worker's memory, which may exceed that of any single stage."""
 
     @property
     def name(self) -> str:
@@ -58,7 +58,7 @@ class Group:
 
     @cached_property
     def gather_position(self) -> int | None:
-        """The position of the stage before which all tasks of a source wait for each other; None if there is none."""
+        """The position of the stage that waits for all tasks of a source; None if there is none."""
         return next((position for position, stage in enumerate(self.stages) if isinstance(stage, GatherRole)), None)
 
     @property
@@ -93,22 +93,21 @@ class Plan:
     source: SourceStage[Any] | None
     groups: tuple[Group, ...]
     tasks_are_sources: bool = False
-    """The first stage is the user's own source: each task that leaves it is a source of its own."""
+    """The first stage is a user-defined source: each task that it returns is a source of its own."""
     rejects: ProcessingStage[Any, Any] | None = None
     scores: ProcessingStage[Any, Any] | None = None
-    """Write what stages drop, and what they think of rows. The last group commits that, and is no part of the way from
-    input to output."""
+    """Stages that write rejected rows and scores. The last group commits both and is not on the path to the output."""
     names: tuple[str, ...] = ()
-    """What the stages are known as among the scores."""
+    """Unique names of the stages, used for the score columns."""
     number: int = 0
     next_segment: Plan | None = None
-    """The segment that begins when this one is over."""
+    """The segment that starts when this one has finished."""
     user_stages: tuple[ProcessingStage[Any, Any], ...] = ()
-    """The stages of the pipeline as the user wrote them, composites whole; only to print the plan."""
+    """The stages as the user wrote them, with composites intact; used only to print the plan."""
 
     @property
     def segments(self) -> tuple[Plan, ...]:
-        """This plan and those after it: an executor runs one at a time."""
+        """This segment and those after it; an executor runs one at a time."""
         return (self, *(self.next_segment.segments if self.next_segment else ()))
 
     @property
@@ -123,18 +122,18 @@ class Plan:
 
     @property
     def has_side_outputs(self) -> bool:
-        """Whether something is kept beside the output."""
+        """Whether rejected rows or scores are written beside the output."""
         return self.rejects is not None or self.scores is not None
 
     @property
     def commit(self) -> CommitRole | None:
-        """The last stage, if it puts its output in place for good."""
+        """The last stage, if it commits its output."""
         last = self.stages[-1]
         return last if isinstance(last, CommitRole) else None
 
     @property
     def durable(self) -> bool:
-        """Whether the last stage puts its output in place for good."""
+        """Whether the last stage commits its output."""
         return self.commit is not None
 
     @property
@@ -144,12 +143,12 @@ class Plan:
 
     @property
     def side_output_commits(self) -> tuple[CommitRole, ...]:
-        """The stages that commit rejected rows and scores, if they are kept."""
+        """The stages that commit rejected rows and scores, if any."""
         stages = self.groups[-1].stages if self.has_side_outputs else ()
         return tuple(stage for stage in stages if isinstance(stage, CommitRole))
 
     def side_output_recorder(self, group: Group) -> RejectedRowRecorder | None:
-        """What writes down the rows that the stages of a group drop, or their scores, if somebody asked for them."""
+        """The recorder of a group's rejected rows and scores; None if neither was requested."""
         if not self.has_side_outputs or group.index >= len(self.main_groups):
             return None
         first = sum(len(before.stages) for before in self.groups[: group.index])
@@ -160,15 +159,14 @@ class Plan:
             return RejectedRowRecorder(self.rejects, first, suffix)
         from gristmill.core.records.row_scores import ScoreRecorder
 
-        keeper = ScoreRecorder(self.scores, names, self.stages, first, self.number + 1)
-        return RejectedRowRecorder(self.rejects, first, suffix, keeper)
+        score_recorder = ScoreRecorder(self.scores, names, self.stages, first, self.number + 1)
+        return RejectedRowRecorder(self.rejects, first, suffix, score_recorder)
 
     def __str__(self) -> str:
         return self.describe()
 
     def describe(self, verbose: bool = False) -> str:
-        """One line for each stage of the pipeline. `verbose` shows the parts of composite stages instead, in the
-        groups and segments in which they run."""
+        """One line per stage; `verbose` shows the parts of composite stages, by group and segment, instead."""
         from gristmill.core.plan.plan_text import plan_text, verbose_plan_text
 
         return verbose_plan_text(self) if verbose else plan_text(self)
@@ -181,7 +179,7 @@ def make_plan(
     fuse: bool = True,
     resuming: bool = False,
 ) -> Plan:
-    """Compile a pipeline. Raises a PlanError that names the stage and the way out."""
+    """Compile a pipeline. Raises a PlanError that names the stage and how to fix it."""
     check_tasks(initial_tasks)
     stages = tuple(stages)
     flat = [copy.copy(stage) for stage in _with_default_source(decompose(stages), initial_tasks)]
@@ -190,17 +188,18 @@ def make_plan(
     for stage in flat:
         check_settings(stage)
         if not any(implements(stage, method) for method in ("process", "process_batch")):
-            raise PlanError(f"stage {stage.name!r} ({type(stage).__name__}) has no process method: write one")
+            raise PlanError(f"stage {stage.name!r} ({type(stage).__name__}) has no process method: define one")
     source = _source_of(flat, initial_tasks)
-    ways = paths_through(flat)
-    for way in ways:
-        check_types(way)
+    paths = paths_through(flat)
+    for path in paths:
+        check_types(path)
     for stage in flat:
-        if not (resuming and isinstance(stage, WriterRole)):  # the output of the run that is resumed may be there
+        # A writer's check rejects a directory that holds output, as that of a resumed run does.
+        if not (resuming and isinstance(stage, WriterRole)):
             stage.check()
     check_output_directories(flat)
-    for way in ways:
-        check_sampled_columns(way, source, initial_tasks)
+    for path in paths:
+        check_sampled_columns(path, source, initial_tasks)
     size = _input_bytes(source, initial_tasks)
     for stage in flat:
         if isinstance(stage, PlanningRole):
@@ -210,14 +209,14 @@ def make_plan(
 
 
 def _with_default_source(stages: list[ProcessingStage[Any, Any]], tasks: object) -> list[ProcessingStage[Any, Any]]:
-    """The stages, after the source that the first one brings along if the pipeline was given no tasks."""
+    """The stages, preceded by the first stage's default source if the pipeline was given no tasks."""
     first = stages[0] if stages and tasks is None else None
     source = first.default_source() if isinstance(first, PlanningRole) else None
     return stages if source is None else [source, *stages]
 
 
 def _segments(name: str, stages: Sequence[ProcessingStage[Any, Any]], fuse: bool, tasks_are_sources: bool) -> Plan:
-    """A plan for each run of stages that begins at a source."""
+    """One plan per run of stages that begins at a source, linked by `next_segment`."""
     starts = [index for index, stage in enumerate(stages) if index == 0 or isinstance(stage, SourceStage)]
     plan: Plan | None = None
     for number, (start, end) in reversed(list(enumerate(pairwise([*starts, len(stages)])))):
@@ -239,7 +238,7 @@ def _input_bytes(source: SourceStage[Any] | None, initial_tasks: Sequence[Task[A
 
 
 def decompose(stages: Iterable[ProcessingStage[Any, Any]]) -> list[ProcessingStage[Any, Any]]:
-    """The stages with every composite replaced by what it is made of."""
+    """The stages with every composite replaced by its parts, recursively."""
     flat: list[ProcessingStage[Any, Any]] = []
     for stage in stages:
         if isinstance(stage, CompositeStage):
@@ -261,10 +260,10 @@ def _folded(parts: Sequence[ProcessingStage[Any, Any]], name: str) -> list[Proce
 
 
 def paths_through(stages: Sequence[ProcessingStage[Any, Any]]) -> list[list[ProcessingStage[Any, Any]]]:
-    """The stages that a row may pass: all of them, or for each branch those that are on it or on none."""
+    """The paths of a row: for each innermost branch, the stages on it or on no branch; without branches, all stages."""
     branches = list(dict.fromkeys(stage._planned.branch for stage in stages))
-    last = [one for one in branches if not any(other.startswith(f"{one}/") for other in branches)]
-    ends = [Lineage(branch=one) for one in last if one] or [Lineage()]
+    innermost = [branch for branch in branches if not any(other.startswith(f"{branch}/") for other in branches)]
+    ends = [Lineage(branch=branch) for branch in innermost if branch] or [Lineage()]
     return [[stage for stage in stages if not end.skips_branch(stage._planned.branch)] for end in ends]
 
 
@@ -276,7 +275,7 @@ def check_tasks(tasks: object) -> None:
 
 
 def check_output_directories(stages: Sequence[ProcessingStage[Any, Any]]) -> None:
-    """No stage may write into a directory that another one reads from: the next run would read what this one wrote."""
+    """Refuse a stage that writes into a directory which another one reads: the next run would read that output."""
     readers = [stage for stage in stages if isinstance(stage, PlanningRole)]
     inputs = [absolute_path(path) for stage in readers for path in stage.input_files()]
     for stage in stages:
@@ -286,12 +285,12 @@ def check_output_directories(stages: Sequence[ProcessingStage[Any, Any]]) -> Non
         if inside:
             raise PlanError(
                 f"stage {stage.name!r} writes to {directory}, which holds the input {shorten(inside)}: "
-                "choose another directory for the output, outside of the input"
+                "choose an output directory outside the input"
             )
 
 
 def absolute_path(path: str) -> str:
-    # os.path, since this is asked of every input file, and pathlib takes ten times as long
+    # os.path because this runs for every input file, and pathlib is ten times slower.
     return path.rstrip("/") if "://" in path else os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
 
 
@@ -307,13 +306,13 @@ def _source_of(
     if initial_tasks is not None:
         raise PlanError(
             f"the pipeline starts with {first.name!r}, which lists its own input, and initial_tasks were "
-            "given too: leave out one of them"
+            "given too: remove one of them"
         )
     return first
 
 
 def check_types(stages: Sequence[ProcessingStage[Any, Any]]) -> None:
-    """Each stage must take the type of task that the one before it gives, where both say so."""
+    """Each stage must accept the task type that the stage before it returns, where both are annotated."""
     for before, after in pairwise(stages):
         gives, takes = task_types(before)[1], task_types(after)[0]
         if gives is None or takes is None or isinstance(after, GatherRole | SourceStage):
@@ -321,14 +320,15 @@ def check_types(stages: Sequence[ProcessingStage[Any, Any]]) -> None:
         if not (issubclass(gives, takes) or issubclass(takes, gives)):
             raise ColumnError(
                 f"stage {after.name!r} takes {takes.__name__}, but {before.name!r} before it gives "
-                f"{gives.__name__}: put a stage between them that turns one into the other"
+                f"{gives.__name__}: add a stage between them that converts one to the other"
             )
 
 
 def _cut(stages: Sequence[ProcessingStage[Any, Any]], fuse: bool, tasks_are_sources: bool) -> list[Group]:
     runs: list[list[ProcessingStage[Any, Any]]] = [[stages[0]]]
     for index, (before, after) in enumerate(pairwise(stages)):
-        alone = tasks_are_sources and index == 0  # one empty task: what it yields must spread over the workers
+        # A user-defined source gets a single empty task; its output must be able to spread over all workers.
+        alone = tasks_are_sources and index == 0
         if fuse and not alone and not isinstance(after, GatherRole) and can_fuse(before, after):
             runs[-1].append(after)
         else:
@@ -337,14 +337,14 @@ def _cut(stages: Sequence[ProcessingStage[Any, Any]], fuse: bool, tasks_are_sour
 
 
 def can_fuse(before: ProcessingStage[Any, Any], after: ProcessingStage[Any, Any]) -> bool:
-    """Whether two neighbours share a worker wherever they run: light CPU stages, or those of one need."""
+    """Whether two neighbours share a worker on any executor: CPU stages with equal CPU needs, or at most one CPU."""
     same_cpus = before.resources.cpus == after.resources.cpus
     light = max(before.resources.cpus, after.resources.cpus) <= 1
     return (same_cpus or light) and can_share_worker(before, after)
 
 
 def can_share_worker(before: ProcessingStage[Any, Any], after: ProcessingStage[Any, Any]) -> bool:
-    """Whether two neighbours can share a worker at all: CPU stages of one environment and one pool size."""
+    """Whether two neighbours can share a worker at all: CPU stages with the same environment and worker count."""
     if before.resources.requires_gpu or after.resources.requires_gpu:
         return False
     same_environment = (before.runtime_env or None) == (after.runtime_env or None)

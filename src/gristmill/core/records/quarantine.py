@@ -1,7 +1,7 @@
-"""Quarantine: records that could not be processed, kept with all that is needed to understand and redo them.
+"""Keep the records that could not be processed, with what is needed to understand and redo them.
 
-The driver keeps the books (`Quarantine`), counts against the error budget, and stops the run when it is spent.
-How a failing record is found is in `isolation.py`; where it is written in `run_directory.py`.
+The driver counts them against the error budget and stops the run when it is exhausted (`Quarantine`). `isolation.py`
+finds the failing records; `run_directory.py` writes them.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 RAISED, CRASHED, TIMED_OUT, UNREADABLE = "raised", "crashed", "timed out", "unreadable"
 
 MIN_ROWS_FOR_SHARE = 10_000
-"""A share of errors stops a run before its end only if it is too large for this many rows too."""
+"""Before the end of a run, a share of errors is taken of at least this many rows."""
 
 ALL_FAILED = 10
-"""A stage that failed on all of its records, and on at least this many, stops the run whatever the budget."""
+"""A stage that fails on all its records, and on at least this many, stops the run whatever the budget."""
 
 _SHOWN = 10_000
 _CAUSES = 1_000
-"""So many different causes are told apart."""
+"""How many different causes are counted separately."""
 
 
 @fast_dataclass(frozen=True, slots=True)
 class QuarantinedRecord:
-    """A record in quarantine: what it was, where it came from, which stage failed on it, how and how often."""
+    """A quarantined record: its content and origin, the stage that failed on it, how and how often."""
 
     stage: str
     kind: str
@@ -52,28 +52,28 @@ class QuarantinedRecord:
     file: str | None = None
     position: int | None = None
     number: int = 0
-    """Of the row in its task, for rows that have no position in a file."""
+    """The index of the row in its task, for rows without a position in a file."""
     row: dict[str, Any] | None = None
-    """The row as the stage got it."""
+    """The row as passed to the stage."""
     content: str | None = None
-    """What there was instead of a row: bytes that could not be read, or a description of a task."""
+    """In place of a row: bytes that could not be parsed, or a description of the task."""
     records: int = 1
     attempts: int = 1
     traceback: str = ""
 
     @property
     def id(self) -> str:
-        """The same for the same record in every run over the same input."""
+        """An id that is the same in every run over the same input."""
         place = [self.task, str(self.number)] if self.position is None else [self.file or "", str(self.position)]
         return digest([self.stage, self.source, *place], 6)
 
     def line(self, attempt: str = "") -> bytes:
         """The record as JSON, with the attempt of the run that it belongs to."""
-        told = {"id": self.id, "attempt": attempt, **{field.name: getattr(self, field.name) for field in fields(self)}}
+        entry = {"id": self.id, "attempt": attempt, **{field.name: getattr(self, field.name) for field in fields(self)}}
         try:
-            return orjson.dumps(told, default=_plain, option=orjson.OPT_NON_STR_KEYS)
-        except TypeError:  # what orjson cannot say: huge integers, lone surrogates, deep nesting
-            return _any_json(told)
+            return orjson.dumps(entry, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+        except TypeError:  # orjson rejects huge integers, lone surrogates and deep nesting
+            return _any_json(entry)
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> QuarantinedRecord:
@@ -82,20 +82,20 @@ class QuarantinedRecord:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no form for."""
+    """A value of a type that JSON lacks, as text."""
     return "base64:" + base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
-def _any_json(told: dict[str, Any]) -> bytes:
+def _any_json(entry: dict[str, Any]) -> bytes:
     try:
-        return orjson.dumps(_json_safe(told), default=_plain, option=orjson.OPT_NON_STR_KEYS)
-    except Exception:  # noqa: BLE001  a stage may set aside whatever it likes
-        row = {"repr": _clipped_repr(told["row"])}
-        return orjson.dumps(_json_safe({**told, "row": row}), default=_plain, option=orjson.OPT_NON_STR_KEYS)
+        return orjson.dumps(_json_safe(entry), default=_plain, option=orjson.OPT_NON_STR_KEYS)
+    except Exception:  # noqa: BLE001  a row may hold any Python object
+        row = {"repr": _clipped_repr(entry["row"])}
+        return orjson.dumps(_json_safe({**entry, "row": row}), default=_plain, option=orjson.OPT_NON_STR_KEYS)
 
 
 def _json_safe(value: Any) -> Any:
-    """The value without what is no Unicode text, and without integers beyond 64 bits."""
+    """The value with invalid Unicode escaped, and integers beyond 64 bits as text."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, Mapping):
@@ -109,7 +109,7 @@ def _json_safe(value: Any) -> Any:
 def failed_record(
     task: Task[Any], error: StageError, attempts: int, number: int = 0, after: int = 0
 ) -> QuarantinedRecord:
-    """The record of a task (for a batch: of its only row) that a stage failed on, having given `after` outputs."""
+    """The record for a task, or for the only row of a batch, on which a stage failed after `after` outputs."""
     lineage = task.lineage
     row, position, content = None, None, None
     if isinstance(task, Batch):
@@ -135,19 +135,19 @@ def failed_record(
 
 
 def unreadable_record(stage: str, lineage: Lineage, note: Mapping[str, Any]) -> QuarantinedRecord:
-    """A record that a stage itself has set aside."""
+    """A record that the stage itself reported as unreadable."""
     return QuarantinedRecord(
         stage=stage, kind=UNREADABLE, task=lineage.id, source=lineage.source, files=lineage.files, **note
     )
 
 
 def _row(table: pa.Table) -> dict[str, Any]:
-    """The first row, as far as Python can hold it."""
+    """The first row; a value that Python cannot represent is replaced by the error."""
     row: dict[str, Any] = {}
     for name in table.column_names:
         try:
             row |= table_to_rows(table.select([name]).slice(0, 1))[0]
-        except Exception as error:  # noqa: BLE001  text that is no UTF-8, a date beyond Python's: what a stage may fail on
+        except Exception as error:  # noqa: BLE001  invalid UTF-8, or a date out of Python's range
             row[name] = f"({error})"
     return row
 
@@ -164,7 +164,7 @@ _brief.maxlist = _brief.maxtuple = _brief.maxdict = _brief.maxset = _brief.maxar
 
 
 def _clipped_repr(value: Any) -> str:
-    """A value in words, whatever it is and however large."""
+    """A short representation of any value, however large."""
     try:
         text = value if isinstance(value, str) else _brief.repr(value[:_SHOWN] if isinstance(value, bytes) else value)
     except Exception as error:  # noqa: BLE001
@@ -179,15 +179,15 @@ def kind_of(error: StageError) -> str:
 
 
 class ErrorBudget(NamedTuple):
-    """How many records may fail: a number, a share of those that were read, or (both None) any."""
+    """How many records may fail: a number, a share of those read, or any (both None)."""
 
     most: int | None = None
     share: float | None = None
     failed: int = 0
     rows: int = 0
-    """What others have spent, and read."""
+    """Records failed and read before this call."""
     reads: bool = True
-    """Whether who spends reads rows too; if not, others have."""
+    """Whether the call itself reads rows, which then count towards the share."""
 
     @classmethod
     def of(cls, max_errors: float | None) -> ErrorBudget:
@@ -197,15 +197,15 @@ class ErrorBudget(NamedTuple):
         if isinstance(max_errors, bool) or not isinstance(max_errors, int | float) or not max_errors >= 0:
             raise ValueError(f"max_errors is {max_errors!r}: must be a number of records, a share like 0.01, or None")
         if not whole and max_errors > 1:
-            raise ValueError(f"max_errors is {max_errors!r}: a share is at most 1.0, a number of records is whole")
+            raise ValueError(f"max_errors is {max_errors!r}: a share is at most 1.0, a number of records is an integer")
         return cls(most=int(max_errors)) if whole else cls(share=float(max_errors))
 
     def remaining(self, failed: int, rows: int, reads: bool = True) -> ErrorBudget:
-        """What is left, for one call to know when it has spent it."""
+        """The budget for one call, after `failed` of `rows` records."""
         return self._replace(failed=failed, rows=rows, reads=reads)
 
     def is_exhausted(self, failed: int, rows: int, final: bool = False) -> bool:
-        """Whether too many of the rows seen so far have failed. Only at the end are a few rows enough to tell."""
+        """Whether too many rows have failed. Unless `final`, a share is taken of at least MIN_ROWS_FOR_SHARE rows."""
         failed, rows = failed + self.failed, rows + self.rows
         if self.most is not None:
             return failed > self.most
@@ -216,14 +216,14 @@ class ErrorBudget(NamedTuple):
 
 
 class QuarantineWriter(Protocol):
-    """Who writes down what was set aside: the run."""
+    """Writes quarantined records; implemented by `Run`."""
 
     @property
     def url(self) -> str: ...
 
     @property
     def earlier_errors(self) -> tuple[int, int]:
-        """How many records of sources that earlier attempts have done are in quarantine, and how many were read."""
+        """Records quarantined and read in sources that earlier attempts finished."""
 
     def add_quarantined(self, records: Sequence[QuarantinedRecord]) -> None: ...
 
@@ -233,7 +233,7 @@ class QuarantineWriter(Protocol):
 
 
 class Quarantine:
-    """The driver's books of what was set aside in one attempt of a run."""
+    """The quarantined records of one attempt of a run, kept by the driver."""
 
     def __init__(
         self, isolates: bool = False, budget: ErrorBudget | None = None, keeper: QuarantineWriter | None = None
@@ -246,21 +246,21 @@ class Quarantine:
         self._causes: Counter[tuple[str, str]] = Counter()
 
     def remaining_budget(self, rows: int, reads: bool) -> ErrorBudget:
-        """What is left of the budget after `rows` were read in this attempt."""
+        """The remaining budget after `rows` rows were read in this attempt."""
         failed, read = self._before
         return self.budget.remaining(self.failed + failed, max(rows, self._rows) + read, reads)
 
     def begin_segment(self, rows: int) -> None:
-        """A segment begins: those before it have read so many rows, and there may be fewer in this one."""
+        """Start a segment. `rows` were read so far and stay the base of a share, though later segments see fewer."""
         self._rows = max(self._rows, rows)
 
     def saw(self, source: str, rows: int) -> None:
-        """Rows of a source were read."""
+        """Record that rows of a source were read."""
         if self._keeper:
             self._keeper.add_rows_read(source, rows)
 
     def take(self, records: Iterable[QuarantinedRecord], rows: int) -> None:
-        """Keep records; `rows` were read so far. Raises when the budget is spent."""
+        """Keep records, after `rows` rows were read. Raises when the budget is exhausted."""
         taken = list(records)
         if not taken:
             return
@@ -280,12 +280,12 @@ class Quarantine:
             self._keeper.add_quarantined(records)
 
     def overspent(self, records: Sequence[QuarantinedRecord], rows: int) -> StageError:
-        """A worker has stopped because its call has spent what was left of the budget."""
+        """The error for a call that stopped because it exhausted the remaining budget."""
         self._note(records)
         return self._stop(max(rows, self.failed), f"more than max_errors={self.budget} allows: the run was stopped")
 
     def close(self, progress: Progress) -> None:
-        """The run is over: raise if too much of it is here."""
+        """End a segment: raise if too many of its records failed."""
         rows = progress.rows_read
         left = self.remaining_budget(rows, reads=False)
         if left.failed and left.is_exhausted(0, 0, final=True):
@@ -307,9 +307,9 @@ class Quarantine:
         lines += [f"  {count:>9,}  stage {stage!r}: {error}" for (stage, error), count in common]
         lines += [f"  ... and {len(self._causes) - len(common)} other causes"] if len(self._causes) > 5 else []
         lines += [f"  {failed:>9,}  in earlier attempts of this run"] if failed else []
-        place = self._keeper.url if self._keeper else ""
+        url = self._keeper.url if self._keeper else ""
         lines.append(
-            (f"What failed is kept: gristmill quarantine list {place}\n" if place else "")
+            (f"To see the failed records: gristmill quarantine list {url}\n" if url else "")
             + "Fix the cause and run again: with the same run_dir=... it goes on where this run stopped; "
             "or allow more with max_errors=..."
         )
@@ -318,7 +318,7 @@ class Quarantine:
         return ErrorBudgetError(first.stage, first.task, first.files, reason, first.traceback)
 
     def summary(self) -> str:
-        """One line for people, empty when nothing was set aside."""
+        """One line for the user, empty if nothing was quarantined."""
         if not self.failed:
             return ""
         stages = shorten(list(dict.fromkeys(stage for stage, _ in self._causes)))

@@ -1,4 +1,4 @@
-"""Store: small objects at a URL, for the records of a run. Whole or not at all, and never changed in place."""
+"""Store small objects at a URL, for the records of a run. Writes are atomic, and objects are never edited in place."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gristmill.core.errors import InputError, cannot_write
 
 
 def to_json_line(content: Any) -> bytes:
-    """A dict, or a dataclass, as JSON."""
+    """A dict or dataclass as JSON."""
     try:
         return orjson.dumps(content)
-    except TypeError:  # names of files that are no Unicode text
+    except TypeError:  # file names that are not valid Unicode
         import json
 
         return json.dumps(asdict(content) if is_dataclass(content) else content).encode()  # type: ignore[arg-type]
@@ -35,8 +35,7 @@ def _parse_line(line: bytes) -> Any:
 
 @contextmanager
 def without_listing_cache(system: Any) -> Iterator[None]:
-    """While it lasts, a file system has seen nothing but what it looks at, and then forgets that, too. It would answer
-    what is asked later from its listings, though other workers have written since."""
+    """Clear the listing cache of a file system before and after: cached listings miss files of other workers."""
     system.invalidate_cache()
     try:
         yield
@@ -45,7 +44,7 @@ def without_listing_cache(system: Any) -> Iterator[None]:
 
 
 class RecordStore:
-    """Small objects at a URL, each written whole or not at all."""
+    """Small objects at a URL, each written atomically."""
 
     def __init__(self, url: str, storage_options: Mapping[str, Any] | None = None) -> None:
         url = os.path.expanduser(url.removeprefix("file://").removeprefix("local://"))  # noqa: PTH111
@@ -57,7 +56,7 @@ class RecordStore:
         self.put(name, orjson.dumps(content, option=orjson.OPT_INDENT_2))
 
     def write_lines(self, name: str, lines: Iterable[bytes]) -> None:
-        content = bytearray()  # small pieces of bytes, such as orjson gives, take ten times their size
+        content = bytearray()  # a list of small bytes objects would take ten times the memory
         for line in lines:
             content += line + b"\n"
         self.put(name, bytes(content))
@@ -76,19 +75,19 @@ class RecordStore:
         return self._place.get(name)
 
     def lines(self, folder: str) -> Iterator[dict[str, Any]]:
-        """The lines of all objects in a folder, in the order in which they were written."""
+        """The lines of all objects in a folder, in order of their names, which begin with the time of writing."""
         for name in sorted(self._place.names(folder)):
             if name.endswith(".jsonl"):
                 yield from map(_parse_line, (self.get(f"{folder}/{name}") or b"").splitlines())
 
 
 class _Disk:
-    """A local directory. It needs no fsspec, which takes a tenth of a second to import."""
+    """A local directory, without fsspec, which takes 0.1 s to import."""
 
     def __init__(self, path: str) -> None:
         self._root = Path(path).expanduser().absolute()
         if self._root.is_file():
-            raise InputError(f"{path} is a file: a run directory must be a directory, or a path where none is yet")
+            raise InputError(f"{path} is a file: a run directory must be a directory or a path that does not exist yet")
 
     def put(self, name: str, content: bytes) -> None:
         path = self._root / name
@@ -110,7 +109,7 @@ class _Disk:
 
 
 class _Remote:
-    """An object store: an object appears when its upload is complete."""
+    """An object store, in which an object appears when its upload is complete."""
 
     def __init__(self, url: str, storage_options: Mapping[str, Any]) -> None:
         import fsspec

@@ -1,10 +1,10 @@
-"""Rejected rows: what stages have dropped, with the stage, its score and the threshold of each row.
+"""Record the rows that stages drop, each with the stage, its score and its threshold.
 
-A worker compares what goes into a stage with what comes out, and writes the difference as a fragment. The fragments of
-a source are committed together when the source is done, like output (`io/write/side_outputs.py`). Rows are ordered
-by stage, then as they were in the input. None of this runs unless `rejected=` was given.
+A worker compares a stage's input with its output and writes the difference as a fragment. The fragments of a source are
+committed together when the source is done, like output (`io/write/side_outputs.py`), ordered by stage and then by input
+position. None of this runs without `rejected=`.
 
-What is given up: rows dropped by a stage that neither is a `DecidingStage` nor keeps the positions of its rows.
+Not recorded: rows dropped by a stage that is not a `DecidingStage` and does not keep the position column.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ if TYPE_CHECKING:
     from gristmill.core.stage import Answer, ProcessingStage
 
 REJECTED_POSITION = -1
-"""Where rejected rows go, in place of the position of a next stage."""
+"""Marks an output as rejected rows, where other outputs have the position of their next stage."""
 
 STAGE, FILTER, SCORE, THRESHOLD = "rejected_by", "rejected_filter", "rejected_score", "rejected_threshold"
 FILE, PLACE = "rejected_file", "rejected_position"
 
 
 def rejected_column_name(name: str) -> str:
-    """What a column that belongs to a verdict is called beside a rejected row, whatever columns the row has."""
+    """The name of a verdict column in the rejected rows, chosen so as not to clash with the row's own columns."""
     return f"rejected_{name.removeprefix(VERDICT)}" if name.startswith(VERDICT) else name
 
 
 class RejectedFiles(WrittenFiles):
-    """The rejected rows of one source, in place for good."""
+    """The committed rejected rows of one source."""
 
 
 @fast_dataclass
 class RejectedRowRecorder:
-    """Finds and writes what stages drop, in a worker. `first` is the number of the worker's first stage in the plan."""
+    """Writes the rows that a worker's stages drop. `first` is the number of the worker's first stage in the plan."""
 
     writer: ProcessingStage[Any, Any] | None
     first: int = 0
     suffix: str = ""
-    """Sets the files of a later segment apart from those that an earlier one has written for the same partition."""
+    """Appended to the partition, so that a later segment does not overwrite the files of an earlier one."""
     scores: ScoreRecorder | None = None
-    """What keeps scores, if they are wanted: they go the same way. Without a `writer` only they are."""
+    """Records scores, if requested. Without a `writer`, only scores are recorded."""
     send: Callable[[Task[Any]], None] = field(default=lambda fragment: None, repr=False)
     aside: list[int] = field(default_factory=list, repr=False)
-    """Positions of rows that the stage has just set aside: they are in quarantine, and were not dropped."""
+    """Positions of rows that the last call quarantined. They are missing from its output, but were not dropped."""
 
     @property
     def name(self) -> str:
-        """What is named when nothing can be written."""
+        """The name of the writer, for errors."""
         writer = self.writer or (self.scores.writer if self.scores else None)
         return writer.name if writer else ""
 
@@ -72,7 +72,7 @@ class RejectedRowRecorder:
         answer: Answer[Any],
         decision: Decision | None,
     ) -> None:
-        """A stage has answered for a task, whose first row is row `start` of the batch that it was cut from."""
+        """Record a stage's answer for a task whose first row is row `start` of the batch it was sliced from."""
         if self.writer:
             self.write(position, task, start, self._not_aside(self.dropped(stage, task, answer, decision)))
         if self.scores:
@@ -81,7 +81,7 @@ class RejectedRowRecorder:
     def dropped(
         self, stage: ProcessingStage[Any, Any], task: Task[Any], answer: Answer[Any], decision: Decision | None
     ) -> pa.Table | None:
-        """The rows of a task that the stage has left out."""
+        """The rows of a task that are missing from the answer."""
         if decision is not None and isinstance(task, Batch):
             return _explained(stage, task, decision)
         return self._missing(stage, task, answer)
@@ -92,7 +92,7 @@ class RejectedRowRecorder:
         return rows.filter(pc.invert(pc.is_in(rows.column(PLACE), value_set=make_array(self.aside, pa.int64()))))
 
     def _missing(self, stage: ProcessingStage[Any, Any], task: Task[Any], answer: Answer[Any]) -> pa.Table | None:
-        """The rows that a stage without a verdict has left out, known by their positions."""
+        """The rows that a stage without decisions dropped, identified by position; None if that is not possible."""
         if not isinstance(task, Batch) or not task.num_items:
             return None
         if answer is None:
@@ -101,7 +101,7 @@ class RejectedRowRecorder:
         tables = [output.data for output in outputs if isinstance(output, Batch)]
         if POSITION not in task.data.column_names or any(POSITION not in table.column_names for table in tables):
             return None
-        if not tables and outputs:  # it makes something else of them
+        if not tables and outputs:  # the stage turned the rows into something other than batches
             return None
         kept = pa.chunked_array([chunk for table in tables for chunk in table.column(POSITION).chunks], pa.int64())
         gone = pc.invert(pc.is_in(task.data.column(POSITION), value_set=kept))
@@ -121,13 +121,13 @@ class RejectedRowRecorder:
 
 
 def materialise_answer(answer: Answer[Any]) -> Answer[Any]:
-    """The answer, with all of it made: what is looked through here must be there for others too."""
+    """The answer, with a lazy one turned into a list, since it is iterated twice: here and by the worker."""
     lazy = isinstance(answer, Iterable) and not isinstance(answer, Task | list | tuple | str | bytes | Mapping)
     return list(answer) if lazy else answer  # type: ignore[arg-type]
 
 
 def _explained(stage: Any, task: Batch, decision: Decision) -> pa.Table | None:
-    """The dropped rows with the filter that dropped each: the last one that gave it a score."""
+    """The dropped rows, each with the filter that dropped it, which is the last one with a score for it."""
     dropped = pc.invert(decision.keep)
     if decision.aside is not None:
         dropped = pc.and_not(dropped, decision.aside)
@@ -135,15 +135,14 @@ def _explained(stage: Any, task: Batch, decision: Decision) -> pa.Table | None:
         return None
     thresholds = stage.thresholds() if isinstance(stage, DecidingStage) else {}
     count = task.num_items
-    nothing = literal(None, pa.string())
-    label, bound = pa.repeat(nothing, count), pa.repeat(nothing, count)
-    number = pa.repeat(literal(None, pa.float64()), count)
+    label = threshold = pa.nulls(count, pa.string())
+    score = pa.nulls(count, pa.float64())
     for name, scores in decision.scores.items():
-        judged = pc.is_valid(scores)
-        label = pc.if_else(judged, literal(name, pa.string()), label)
-        bound = pc.if_else(judged, literal(thresholds.get(name), pa.string()), bound)
-        number = pc.if_else(judged, _numbers(scores), number)
-    return _named(task.keep(dropped), stage.name, *(column.filter(dropped) for column in (label, number, bound)))
+        scored = pc.is_valid(scores)
+        label = pc.if_else(scored, literal(name, pa.string()), label)
+        threshold = pc.if_else(scored, literal(thresholds.get(name), pa.string()), threshold)
+        score = pc.if_else(scored, _numbers(scores), score)
+    return _named(task.keep(dropped), stage.name, *(column.filter(dropped) for column in (label, score, threshold)))
 
 
 def _numbers(scores: pa.Array) -> pa.Array:
@@ -158,22 +157,21 @@ def _numbers(scores: pa.Array) -> pa.Array:
 def _named(
     rows: Batch, stage: str, label: pa.Array = None, score: pa.Array = None, threshold: pa.Array = None
 ) -> pa.Table:
-    """The rows, with where they were and who dropped them."""
+    """The rows with the columns that say where they came from and what dropped them."""
     count = rows.num_items
     table = rows.data
-    said = [name for name in table.column_names if name.startswith(VERDICT) and name != VERDICT]
-    nothing = pa.nulls(count, pa.string())
-    place = table.column(POSITION) if POSITION in table.column_names else pa.nulls(count, pa.int64())
+    verdict_columns = [name for name in table.column_names if name.startswith(VERDICT) and name != VERDICT]
+    no_text = pa.nulls(count, pa.string())
     added = {
-        **{rejected_column_name(name): table.column(name) for name in said},
+        **{rejected_column_name(name): table.column(name) for name in verdict_columns},
         STAGE: pa.repeat(literal(stage, pa.string()), count),
-        FILTER: nothing if label is None else label,
+        FILTER: no_text if label is None else label,
         SCORE: pa.nulls(count, pa.float64()) if score is None else score,
-        THRESHOLD: nothing if threshold is None else threshold,
+        THRESHOLD: no_text if threshold is None else threshold,
         FILE: pa.repeat(literal(rows.metadata.get(SOURCE_FILE), pa.string()), count),
-        PLACE: place,
+        PLACE: table.column(POSITION) if POSITION in table.column_names else pa.nulls(count, pa.int64()),
     }
-    table = table.drop_columns([name for name in (VERDICT, *said, *added) if name in table.column_names])
+    table = table.drop_columns([name for name in (VERDICT, *verdict_columns, *added) if name in table.column_names])
     for name, column in added.items():
         table = table.append_column(name, column)
     return table

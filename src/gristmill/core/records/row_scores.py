@@ -1,13 +1,12 @@
-"""Scores: what each filter thought of each row, kept beside the data when asked for.
+"""Record the score that each filter gave each row, beside the output.
 
-A worker that is asked for them has a sheet for each batch: a line for each row, a column for each filter. A row that a
-filter drops stays on it, and filters after that one score it too, as long as it lies in the batch. So it is known what
-would become of it if the first filter were less strict. When the batch leaves the worker, its sheet is written as a
-fragment; those of a source are committed together, as output is (`io/write/side_outputs.py`).
-None of this runs unless `scores=` was given.
+A worker keeps one sheet per batch, with a column for each filter. Dropped rows stay on the sheet, and later filters
+score them too while they are still stored in the batch, so that `whatif` can tell what a less strict filter would keep.
+When the batch leaves the worker, its sheet is written as a fragment; the fragments of a source are committed together,
+like output (`io/write/side_outputs.py`). None of this runs without `scores=`.
 
-What is given up: rows without a file and a position, as after a `Shuffle`; what filters think of rows that were
-dropped before the text was changed, before an exchange, or by another worker.
+Not recorded: rows without a file and a position, as after a `Shuffle`; and scores of rows that were dropped before
+the text was changed, before an exchange, or by another worker.
 """
 
 from __future__ import annotations
@@ -34,31 +33,31 @@ if TYPE_CHECKING:
 FILE, PLACE, ID, LANGUAGE, SOURCE, CHARS, TOKENS = "file", "position", "id", "language", "source", "chars", "tokens"
 SEGMENT, DROPPED = "segment", "dropped_by"
 FACTS = (FILE, PLACE, SEGMENT, ID, LANGUAGE, SOURCE, CHARS, TOKENS, DROPPED)
-"""The columns before those of scores, in their order."""
+"""The columns that precede the scores, in order."""
 
 _NAMES = {LANGUAGE: ("language", "lang"), SOURCE: ("source",), TOKENS: ("tokens", "num_tokens", "token_count")}
 _FALSE = literal(False, pa.bool_())
 
 
 def unique_names(names: Iterable[str]) -> list[str]:
-    """The names of a plan's stages, with a number where one comes again."""
+    """The names of a plan's stages, with a number appended to repeated ones."""
     seen: dict[str, int] = {}
-    found = []
+    unique = []
     for name in names:
         seen[name] = seen.get(name, 0) + 1
-        found.append(name if seen[name] == 1 else f"{name} {seen[name]}")
-    return found
+        unique.append(name if seen[name] == 1 else f"{name} {seen[name]}")
+    return unique
 
 
 def score_column_name(stage: str, label: str, name: str) -> str:
-    """The column with the scores that a stage, which is called `name` and known as `stage`, gives under a label."""
+    """The column for a stage's scores under a label. `stage` is its unique name in the plan, `name` its own name."""
     column = stage if label == name else f"{stage}/{label}"
     return f"{column} score" if column in FACTS else column
 
 
 def score_columns(stages: Sequence[ProcessingStage[Any, Any]]) -> list[dict[str, Any]]:
-    """Each stage of a plan that judges rows, with the columns and thresholds of its filters, as far as it tells."""
-    told = []
+    """Describe each stage that scores rows: the columns and, where declared, the thresholds of its filters."""
+    described = []
     for number, (stage, name) in enumerate(zip(stages, unique_names(one.name for one in stages), strict=True)):
         deciding = stage if isinstance(stage, DecidingStage) else None
         thresholds = deciding.thresholds() if deciding else {}
@@ -66,24 +65,24 @@ def score_columns(stages: Sequence[ProcessingStage[Any, Any]]) -> list[dict[str,
         if columns or deciding:
             more: dict[str, Any] = {"branch": stage._planned.branch} if stage._planned.branch else {}
             more |= {"together": True} if deciding and deciding.depends_on_other_rows else {}
-            told.append({"stage": number, "name": name, "columns": columns, "thresholds": thresholds, **more})
-    return told
+            described.append({"stage": number, "name": name, "columns": columns, "thresholds": thresholds, **more})
+    return described
 
 
 def _recorded(stage: Any) -> list[str]:
-    """Columns that a stage adds as scores, and drops nothing by."""
+    """Score columns that a stage adds without dropping rows by them."""
     return stage.recorded() if isinstance(stage, ScoringRole) else []
 
 
 @fast_dataclass
 class ScoreRecorder:
-    """Keeps the sheets of a worker. `first` is the number of the worker's first stage in its segment."""
+    """The score sheets of a worker. `first` is the number of the worker's first stage in its segment."""
 
     writer: ProcessingStage[Any, Any]
     names: Sequence[str]
-    """What the worker's stages are known as."""
+    """The unique names of the worker's stages."""
     stages: InitVar[Sequence[Any]] = ()
-    """Those of the segment: the first that names its `text_field` says what the length of a row is that of."""
+    """The segment's stages. The first with a `text_field` determines the column whose length is recorded."""
     first: int = 0
     segment: int = 1
     sheets: dict[str, ScoreSheet] = field(default_factory=dict, repr=False)
@@ -93,11 +92,11 @@ class ScoreRecorder:
         self.text_field = next((name for name in named if isinstance(name, str)), "text")
 
     def begin(self) -> None:
-        """A call begins. What one that failed has left is done again."""
+        """Start a call. Sheets of a failed call are discarded, since the call is repeated."""
         self.sheets.clear()
 
     def add_task(self, position: int, parent: Task[Any], child: Task[Any], alone: bool) -> Iterator[Task[Any]]:
-        """A stage gave a task. Rows that come in, or go another way than their batch, get a sheet of their own."""
+        """Start a sheet for a new task: rows that were just read, or that were split off their batch."""
         if isinstance(parent, Batch) and alone:
             return
         yield from self.finish_task(parent.lineage.id)
@@ -105,48 +104,51 @@ class ScoreRecorder:
             self._sheet(position, child)
 
     def finish_task(self, task_id: str) -> Iterator[Task[Any]]:
-        """A task is through: its sheet, as a fragment."""
+        """Write the sheet of a task that leaves the worker."""
         sheet = self.sheets.pop(task_id, None)
         if sheet is not None:
             yield sheet.write(self.writer)
 
     def finish_call(self) -> Iterator[Task[Any]]:
-        """The call is over: sheets of tasks of which nothing came out."""
+        """Write the sheets that are left: those of tasks without output."""
         for task_id in list(self.sheets):
             yield from self.finish_task(task_id)
 
     def _sheet(self, position: int, batch: Batch) -> ScoreSheet:
-        found = self.sheets.get(batch.lineage.id)
-        if found is None:
-            found = ScoreSheet(batch, self.first + position, self.segment, self.text_field)
-            self.sheets[batch.lineage.id] = found
-        return found
+        sheet = self.sheets.get(batch.lineage.id)
+        if sheet is None:
+            sheet = ScoreSheet(batch, self.first + position, self.segment, self.text_field)
+            self.sheets[batch.lineage.id] = sheet
+        return sheet
 
     def decide(self, position: int, stage: Any, batch: Batch) -> Decision | None:
-        """What a stage thinks of the rows of a batch, after it was asked about all that lie there. None: ask it about
-        those of the batch."""
+        """The decision of a stage on the rows of a batch, made by scoring all rows stored in it, dropped ones too.
+
+        None if that is not possible; the caller then asks for the rows of the batch alone.
+        """
         if not isinstance(stage, FilteringStage) or not _is_known(batch) or not stored_rows(batch)[0].num_rows:
             return None
         sheet = self._sheet(position, batch)
         everything = sheet.everything(batch)
         try:
-            found = stage.decide_all(everything, batch)
-        except Exception:  # noqa: BLE001  it may be a row that was dropped before which it fails on
+            decision = stage.decide_all(everything, batch)
+        except Exception:  # noqa: BLE001  it may have failed on a dropped row, which must not fail the run
             return None
         rows = stored_rows(batch)[1]
-        sheet.add_scores(everything, self._columns(position, stage, found.scores))
+        sheet.add_scores(everything, self._columns(position, stage, decision.scores))
         if rows is None:
-            return found
-        return Decision(found.keep.filter(rows), {name: column.filter(rows) for name, column in found.scores.items()})
+            return decision
+        scores = {name: column.filter(rows) for name, column in decision.scores.items()}
+        return Decision(decision.keep.filter(rows), scores)
 
     def add_scores(
         self, position: int, stage: Any, task: Task[Any], answer: Answer[Any], decision: Decision | None
     ) -> None:
-        """A stage has answered: note its scores, and what it dropped."""
+        """Record the scores of a stage's answer and the rows it dropped."""
         if not isinstance(task, Batch) or not task.num_items or not _is_known(task):
             return
         if decision is None:
-            self._gave(position, stage, task, answer)
+            self._add_answer(position, stage, task, answer)
             return
         sheet = self._sheet(position, task)
         if not isinstance(stage, FilteringStage):
@@ -154,8 +156,8 @@ class ScoreRecorder:
         if decision.keep.true_count < len(decision.keep):
             sheet.mark_dropped(task, pc.invert(decision.keep), self.names[position])
 
-    def _gave(self, position: int, stage: Any, task: Batch, answer: Answer[Any]) -> None:
-        """A stage without a verdict: rows that it has left out are known by their positions."""
+    def _add_answer(self, position: int, stage: Any, task: Batch, answer: Answer[Any]) -> None:
+        """Record the answer of a stage without decisions; dropped rows are identified by position."""
         outputs = [] if answer is None else [answer] if isinstance(answer, Task) else list(answer)
         batches = [output for output in outputs if isinstance(output, Batch)]
         if len(batches) == 1 and batches[0].num_items == task.num_items:
@@ -165,7 +167,7 @@ class ScoreRecorder:
                 self._sheet(position, task).add_scores(batches[0], self._columns(position, stage, columns))
             return
         if (outputs and not batches) or any(POSITION not in batch.get_columns() for batch in batches):
-            return  # it makes something else of them
+            return  # the stage turned the rows into something else
         chunks = [chunk for batch in batches for chunk in batch.data.column(POSITION).chunks]
         kept = pa.chunked_array(chunks, pa.int64())
         gone = pc.invert(pc.is_in(task.data.column(POSITION), value_set=kept)).combine_chunks()
@@ -178,7 +180,7 @@ class ScoreRecorder:
 
 
 class ScoreSheet:
-    """The rows of one batch, as they were when it came, and what was noted of each."""
+    """The rows that a batch had when it entered the worker, with the scores and facts recorded for each."""
 
     def __init__(self, batch: Batch, began: int, segment: int, text_field: str) -> None:
         self.lineage = replace(batch.lineage, id=f"{began}.{batch.lineage.id}")
@@ -195,11 +197,11 @@ class ScoreSheet:
         self._view: Batch | None = None
         if text_field in table.column_names and is_text(table.column(text_field).type):
             self.facts[CHARS] = as_one_array(pc.utf8_length(table.column(text_field)).cast(pa.int64()))
-        self._look(table, None)
+        self._add_facts(table, None)
 
     def everything(self, batch: Batch) -> Batch:
-        """All rows that lie in a batch, also those that were dropped. What is counted of them stays known, apart from
-        what stages know that have counted only some of them."""
+        """A view of all rows stored in a batch, dropped ones too. Cached column values are kept between stages, except
+        those that were computed for only some of the rows."""
         table, rows = stored_rows(batch)
         view = self._view
         if view is None or view.data is not table:
@@ -208,14 +210,14 @@ class ScoreSheet:
         return view
 
     def add_scores(self, batch: Batch, columns: dict[str, pa.Array]) -> None:
-        """Scores of the rows of a batch."""
+        """Add scores for the rows of a batch."""
         table, rows = stored_rows(batch)
         places = self._places(table, rows) if columns else None
         for name, column in columns.items():
             values = column if places is None else column.take(places)
             self.scores[name] = _coalesced(self.scores.get(name), values)
         if table is not self._seen:
-            self._look(table, self._places(table, None))
+            self._add_facts(table, self._places(table, None))
 
     def mark_dropped(self, batch: Batch, gone: pa.BooleanArray, stage: str) -> None:
         table, rows = stored_rows(batch)
@@ -227,29 +229,29 @@ class ScoreSheet:
         self._gone[stage] = flags if known is None else pc.or_(known, flags)
 
     def _dropped(self) -> pa.Array:
-        """The stage that dropped each row: the first, if there are several."""
-        found = pa.nulls(len(self.rows), pa.int64())
+        """The first stage that dropped each row; null for kept rows."""
+        numbers = pa.nulls(len(self.rows), pa.int64())
         for number, flags in reversed(list(enumerate(self._gone.values()))):
-            found = pc.if_else(flags, literal(number, pa.int64()), found)
-        return make_array([*self._gone], pa.string()).take(found)
+            numbers = pc.if_else(flags, literal(number, pa.int64()), numbers)
+        return make_array([*self._gone], pa.string()).take(numbers)
 
     def _places(self, table: pa.Table, rows: pa.BooleanArray | None) -> pa.Array | None:
-        """Where each row of the sheet is among those of a batch; None: all are, in the same order."""
+        """The index in the batch of each row of the sheet; None if both have the same rows in the same order."""
         column = table.column(POSITION)
         if _same(column, self.rows):
             if rows is None:
                 return None
             return scatter_to_rows(_numbers(rows.true_count), rows)
-        there = as_one_array(column if rows is None else column.filter(rows))
-        return pc.index_in(self.rows, value_set=there)
+        positions = as_one_array(column if rows is None else column.filter(rows))
+        return pc.index_in(self.rows, value_set=positions)
 
-    def _look(self, table: pa.Table, places: pa.Array | None) -> None:
-        """Note what columns tell of rows, as soon as there is one that does."""
+    def _add_facts(self, table: pa.Table, places: pa.Array | None) -> None:
+        """Record facts such as id and language from the first table that has a column for them."""
         self._seen = table
         for fact, name in _fact_columns(table, self.facts):
             with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
-                told = table.column(name)
-                plain = _plain(told) if is_json(told.type) else told
+                values = table.column(name)
+                plain = _plain(values) if is_json(values.type) else values
                 column = as_one_array(plain.cast(pa.int64() if fact == TOKENS else pa.string()))
                 self.facts[fact] = column if places is None else column.take(places)
 
@@ -266,12 +268,12 @@ class ScoreSheet:
 
 
 def _is_known(batch: Batch) -> bool:
-    """Whether the rows of a batch can be told from all others: by their file and their place there."""
+    """Whether the rows of a batch can be identified by file and position."""
     return POSITION in batch.get_columns() and batch.metadata.get(SOURCE_FILE) is not None
 
 
 def _fact_columns(table: pa.Table, known: dict[str, pa.Array]) -> Iterator[tuple[str, str]]:
-    """Facts that are not known yet, and the column that tells each."""
+    """Facts that are not known yet, each with the column that holds it."""
     names = table.column_names
     if ID not in known and ID in names and not pa.types.is_nested(table.schema.field(ID).type):
         yield ID, ID
@@ -285,12 +287,12 @@ def _fact_columns(table: pa.Table, known: dict[str, pa.Array]) -> Iterator[tuple
 
 
 def _plain(column: pa.ChunkedArray) -> pa.Array:
-    """The values of a column that mixes types, as text."""
+    """The values of a column of mixed types, as text."""
     return make_array([None if value is None else str(value) for value in column_values(column)], pa.string())
 
 
 def _shared_memo(view: Batch | None, table: pa.Table) -> dict[str, Any]:
-    """What is known of columns that a table shares with one that was seen before."""
+    """The cached values of columns that a table shares with the previous view."""
     if view is None or not _same(table.column(POSITION), view.data.column(POSITION)):
         return {}
     before = view.data
@@ -303,7 +305,7 @@ def _shared_memo(view: Batch | None, table: pa.Table) -> dict[str, Any]:
 
 
 def _same(left: pa.Array | pa.ChunkedArray, right: pa.Array | pa.ChunkedArray) -> bool:
-    """Whether two columns are the same memory."""
+    """Whether two columns share the same memory. Cheap, unlike comparing values; may miss equal columns."""
     return left is right or (len(left) == len(right) and _address(left) == _address(right))
 
 
@@ -314,7 +316,7 @@ def _address(column: pa.Array | pa.ChunkedArray) -> list[tuple[int, int]]:
 
 
 def _coalesced(known: pa.Array | None, values: pa.Array) -> pa.Array:
-    """What was known before, and what is new: a batch that a stage failed on comes again in pieces."""
+    """Known values, completed by new ones: a batch that a stage failed on is scored again in pieces."""
     if known is None or isinstance(values.type, pa.BaseExtensionType):
         return values
     return pc.coalesce(known, values)

@@ -1,11 +1,11 @@
-"""Sketches: what a run remembers of the rows that pass, small enough to travel with the counts.
+"""Summarise the rows at each stage for the report, in little enough space to be sent along with the counts.
 
-Of each stage that decides: how its scores are spread, and some of the rows that it dropped. Where rows come in and go
-out: how long their texts are, their languages, and some of them. Sketches of parts add up to that of the whole, in any
-order: a row is remembered if its draw, which depends on its file and position alone, is among the smallest.
+For a deciding stage: a histogram of its scores, and a sample of the rows it dropped. For input and output: histograms
+of text lengths and languages, and a sample. Sketches can be merged in any order: the sample holds the rows with the
+smallest random draws, which depend only on a row's file and position.
 
-Scores and lengths are counted in buckets of numbers whose first bits are the same, 32 to each power of two. So whole
-numbers up to 64 are exact, and others to three in a hundred.
+Histograms have 32 buckets per power of two, by the leading bits of a number. So integers up to 64 are exact, and other
+numbers are within 3%.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _DRAWS = "__draws__"
 
 @fast_dataclass(slots=True)
 class RowSketch:
-    """What is remembered of the rows at one stage."""
+    """A summary of the rows at one stage."""
 
     histograms: dict[str, Counter[int]] = field(default_factory=dict)
-    """For each kind of score or length, how many rows fall into each bucket."""
+    """Rows per bucket, for each score or length."""
     values: dict[str, Counter[str]] = field(default_factory=dict)
-    """For each column of names, such as languages, how many rows have each."""
+    """Rows per value, for each categorical column such as the language."""
     samples: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
-    """Rows with the smallest draws, each with its scores."""
+    """The rows with the smallest draws, each with its scores."""
 
     def add(self, other: RowSketch) -> None:
         for name, buckets in other.histograms.items():
@@ -60,10 +60,11 @@ def _smallest(samples: list[tuple[float, dict[str, Any]]]) -> list[tuple[float, 
 
 
 class RowSketcher:
-    """Makes the sketches of a worker's stages. Remembers what it has sent, to send only what may still be wanted."""
+    """Makes the sketches of a worker's stages. Remembers the draws it has sent, to skip rows that cannot be among the
+    smallest any more."""
 
     def __init__(self, wanted: Sequence[bool]) -> None:
-        """`wanted` says of which stages."""
+        """`wanted` tells for each stage whether it is sketched."""
         self._wanted = list(wanted)
         self._bounds = [1.0] * len(wanted)
         self._drawn: list[list[float]] = [[] for _ in wanted]
@@ -75,7 +76,7 @@ class RowSketcher:
         return taken
 
     def decided(self, position: int, batch: Batch, decision: Decision) -> None:
-        """A stage has judged a batch."""
+        """Sketch the decision of a stage on a batch."""
         if not self._wanted[position]:
             return
         batch = read_copy(batch) if decision.keep.true_count < len(decision.keep) else batch
@@ -92,7 +93,7 @@ class RowSketcher:
             self._sample(position, sketch, batch, table, gone, decision.scores, rows)
 
     def passed(self, position: int, writes: bool, parent: Task[Any], child: Task[Any]) -> None:
-        """A task went through a stage. Looks at it where rows come in, out of what were none, and where they go out."""
+        """Sketch the rows of a task where they are read or written; other stages are ignored."""
         if not self._wanted[position]:
             return
         batch = parent if writes else child
@@ -131,12 +132,12 @@ class RowSketcher:
         drawn = draws.take(picked).to_pylist()
         if rows is not None:
             scores = {name: scatter_to_rows(column, rows) for name, column in scores.items()}
-        judged = {name: column.take(picked).to_pylist() for name, column in scores.items()}
-        for place, (number, row) in enumerate(zip(drawn, table_to_rows(table.take(picked)), strict=True)):
-            told = {name: values[place] for name, values in judged.items()}
-            where = {"file": batch.metadata.get("file"), "position": row.pop(POSITION, None)}
+        picked_scores = {name: column.take(picked).to_pylist() for name, column in scores.items()}
+        for index, (draw, row) in enumerate(zip(drawn, table_to_rows(table.take(picked)), strict=True)):
+            row_scores = {name: values[index] for name, values in picked_scores.items()}
+            origin = {"file": batch.metadata.get("file"), "position": row.pop(POSITION, None)}
             clipped = {rejected_column_name(name): _clip(value) for name, value in row.items() if name != VERDICT}
-            sketch.samples.append((number, {"row": clipped, "scores": told, **where}))
+            sketch.samples.append((draw, {"row": clipped, "scores": row_scores, **origin}))
         sketch.samples = _smallest(sketch.samples)
         best = sorted([*self._drawn[position], *drawn])[:SAMPLES]
         self._drawn[position] = best
@@ -144,7 +145,7 @@ class RowSketcher:
 
 
 def _draws(batch: Batch, table: pa.Table) -> pa.Array:
-    """The draw of each row of the marked table; known to later stages, as long as it stays."""
+    """The random draw of each row, cached with the batch for later stages."""
     if _DRAWS in column_cache(batch):
         return column_cache(batch)[_DRAWS]
     owner, numbers = batch.lineage.id, None
@@ -154,9 +155,9 @@ def _draws(batch: Batch, table: pa.Table) -> pa.Array:
             owner, numbers = str(batch.metadata.get("file") or batch.lineage.source), positions
     if numbers is None:
         numbers = pc.indices_nonzero(pa.repeat(literal(True, pa.bool_()), table.num_rows))
-    found = draw_uniform(numbers.cast(pa.uint64(), safe=False), int(digest(["look", owner]), 16))
-    column_cache(batch)[_DRAWS] = found
-    return found
+    draws = draw_uniform(numbers.cast(pa.uint64(), safe=False), int(digest(["look", owner]), 16))
+    column_cache(batch)[_DRAWS] = draws
+    return draws
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -189,10 +190,10 @@ def _count(sketch: RowSketch, name: str, numbers: pa.Array) -> None:
 
 def histogram_buckets(numbers: pa.Array) -> pa.Array:
     """The bucket of each number; NaN falls into none."""
-    plain = pc.add(numbers.filter(pc.invert(pc.is_nan(numbers))), _ZERO)  # no negative zero
+    plain = pc.add(numbers.filter(pc.invert(pc.is_nan(numbers))), _ZERO)  # adding zero turns -0.0 into 0.0
     return pc.shift_right(plain.view(pa.int64()), _SHIFT)
 
 
 def bucket_lower_bound(bucket: int) -> float:
-    """The number of a bucket that is nearest to zero."""
+    """The number in a bucket that is nearest to zero."""
     return float(struct.unpack("<d", struct.pack("<q", bucket << _SHIFT.as_py()))[0])

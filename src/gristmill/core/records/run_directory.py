@@ -1,16 +1,16 @@
-"""Run: the directory of one run, on any fsspec URL, and what makes it possible to go on after a kill.
+"""The directory of one run, on any fsspec URL, from which a killed run can be resumed.
 
-    plan.json        what the stages compute, and what they want to remember
-    ledger/          the sources that are done, with what was written for each: one small object per flush
+    plan.json        what the stages compute, and state they keep for later attempts
+    ledger/          the sources that are done, with the files written for each: one small object per flush
     quarantine/      the records that could not be processed, likewise
-    rejected/        rows that stages dropped, when asked for
-    scores/          what filters thought of each row, when asked for
-    segments/        what passes from one segment of the pipeline to the next, and the next one goes on from
+    rejected/        rows that stages dropped, if requested
+    scores/          the scores that filters gave each row, if requested
+    segments/        data passed from one segment of the pipeline to the next
     metrics.json     the counts of the last attempt
 
-Only the driver writes here, and only whole new objects: no locks, no database, nothing that is changed in place
-but plan.json, which is replaced. A source is entered in the ledger after its output is in place. If the driver is
-killed between the two, the source is done again and gives the same files with the same bytes.
+Only the driver writes here, and only new objects, except that plan.json is replaced: there are no locks and no
+database. A source is entered in the ledger after its output is committed. If the driver is killed in between, the
+source is done again and yields the same files with the same bytes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FLUSH_ENTRIES = 500
 
 @fast_dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """A source that is done: what it was, and what became of it."""
+    """A source that is done, and the files written for it."""
 
     source: str
     fingerprint: str
@@ -55,10 +55,10 @@ class LedgerEntry:
     attempt: str = ""
     quarantined: int = 0
     rejected: tuple[WrittenFile, ...] | None = None
-    """Files with the rows that stages dropped; None when they were not kept."""
+    """Files of rejected rows; None if they were not recorded."""
     read: int = 0
     scores: tuple[WrittenFile, ...] | None = None
-    """Files with the scores of its rows, likewise."""
+    """Files of scores; None if they were not recorded."""
 
     @classmethod
     def of(cls, line: dict[str, Any]) -> LedgerEntry:
@@ -66,14 +66,14 @@ class LedgerEntry:
         return cls(**{**line, "files": tuple(line["files"]), **written})
 
     def output(self, now: Lineage) -> WrittenFiles:
-        """The task that the last stage gave for the source, whose files may have been moved since."""
+        """The task that the last stage returned for the source, with its current input files and order."""
         task = WrittenFiles([file.path for file in self.written], rows=self.rows, written=self.written)
         return task.named(Lineage(self.source, self.source, now.files, now.order))
 
 
 @fast_dataclass
 class _OpenSource:
-    """A source that is being worked on."""
+    """A source in progress."""
 
     fingerprint: str
     files: tuple[str, ...]
@@ -89,8 +89,8 @@ def _files(lines: list[dict[str, Any]] | None) -> tuple[WrittenFile, ...] | None
 
 
 class Run:
-    """The records of a run. Without a directory there are none, and everything is done; but what goes to quarantine
-    is then kept beside the output, if there is one. A run that `restarts` keeps records, and does everything too."""
+    """The records of a run. Without a directory nothing is recorded or resumed, except that quarantined records are
+    written beside the output, if there is one. A run that `restarts` is recorded, but does not resume."""
 
     def __init__(
         self,
@@ -106,15 +106,15 @@ class Run:
         self.replay = replay
         self.entries: dict[str, LedgerEntry] = {}
         self.plan = ""
-        """The identity of the whole pipeline, and of each of its segments."""
+        """The identity of the pipeline; `_segments` holds those of its segments."""
         self._segments: list[str] = []
         self._segment = ""
         self.kept_outputs: list[WrittenFiles] = []
         self.outputs: list[WrittenFiles] = []
-        """What the segment that runs now kept of an earlier attempt, and what it has written."""
+        """Outputs of the current segment: those kept of an earlier attempt, and those written in this one."""
         self._listed: set[str] = set()
         self.earlier_errors = (0, 0)
-        """How many records of the sources that are kept are in quarantine, and how many were read."""
+        """Records quarantined and read in the sources that are kept of an earlier attempt."""
         self.rejected: list[str] = []
         self._keeps_rejected = self._keeps_scores = False
         self.changes: list[str] = []
@@ -126,7 +126,7 @@ class Run:
         self._aside_of: Counter[str] = Counter()
         self._fallback: RecordStore | None = None
         self.quarantined_in_memory: list[QuarantinedRecord] = []
-        """What is in quarantine, when there is no place to keep it."""
+        """The quarantined records, if there is no directory to write them to."""
         self._flushed = time.monotonic()
 
     @property
@@ -141,12 +141,12 @@ class Run:
 
     @property
     def first_and_last_segment(self) -> tuple[str, str]:
-        """The identities of the first segment and the last: entries of the ledger are of one of them."""
+        """The identities of the first and the last segment."""
         return (self._segments[0], self._segments[-1]) if self._segments else ("", "")
 
     @property
     def segments(self) -> Sequence[str]:
-        """The identities of all of them."""
+        """The identities of all segments."""
         return self._segments
 
     def begin(self, plan: Plan) -> None:
@@ -174,14 +174,14 @@ class Run:
         }
         self._record |= {"whole": True} if self.restarts else {}
         commit = plan.segments[-1].commit
-        place = commit.records_directory() if commit else None
-        side = RecordStore(*place) if place else None
-        if side and side.get("plan.json") is not None:  # what an earlier run has left there is no longer true
-            side.write("plan.json", {**self._record, "whole": True})
+        directory = commit.records_directory() if commit else None
+        beside_output = RecordStore(*directory) if directory else None
+        if beside_output and beside_output.get("plan.json") is not None:  # invalidate the records of an earlier run
+            beside_output.write("plan.json", {**self._record, "whole": True})
         if self.store:
             self.store.write("plan.json", self._record)
         else:
-            self._fallback = side
+            self._fallback = beside_output
 
     def _compare(self, plan: Plan) -> list[dict[str, Any]]:
         parts = [describe_plan(segment) for segment in plan.segments]
@@ -190,7 +190,7 @@ class Run:
         self.changes = plan_differences((self.before or {}).get("stages", described), described)
         known = not self.restarts and any(segment.durable for segment in plan.segments)
         self.entries = self._read_ledger() if known else {}
-        if self.before and self.before.get("whole"):  # a run that did all from the start: older entries are not true
+        if self.before and self.before.get("whole"):  # that run started over, so older entries are obsolete
             last = self.before.get("attempt")
             self.entries = {source: entry for source, entry in self.entries.items() if entry.attempt == last}
         return described
@@ -198,9 +198,9 @@ class Run:
     def left_to_do(
         self, plan: Plan, sources_of: Callable[[Plan], Iterator[Sequence[Task[Any]]]]
     ) -> tuple[list[str], list[tuple[Lineage, str]], int]:
-        """Changes of the plan, the sources to do and why, and how many are done. Changes nothing.
+        """Changes of the plan, the sources left with the reason for each, and the number done. Writes nothing.
 
-        What a segment will have to do is not known before those before it are done.
+        Stops at the first segment with work left: the sources of later ones are not known yet.
         """
         self._compare(plan)
         done = 0
@@ -228,10 +228,10 @@ class Run:
     # -- sources ---------------------------------------------------------------------------------------
 
     def why_redo(self, plan: Plan, source: str, fingerprint: str) -> str | None:
-        """Why a source has to be done, or None when it is done already."""
+        """Why a source has to be done, or None if it is done already."""
         entry = self.entries.get(source)
         if plan.source is None:
-            return "nothing tells whether its input is the same"
+            return "it is not known whether its input is the same"
         if entry is None:
             return "it is new, or was not finished"
         if entry.plan != self._segments[plan.number]:
@@ -243,7 +243,7 @@ class Run:
         return _missing_output(plan, entry)
 
     def to_do(self, sources: Iterator[Sequence[Task[Any]]], plan: Plan) -> Iterator[Sequence[Task[Any]]]:
-        """The sources that are not done yet. What was written for one that has to be done again is removed first."""
+        """The sources that are not done yet. Files written earlier for a source that is redone are removed first."""
         self.kept_outputs, self._segment, self._listed = [], self._segments[plan.number], set()
         for tasks in sources:
             if not tasks or not plan.durable:
@@ -269,37 +269,37 @@ class Run:
             yield tasks
 
     def discard_removed_sources(self, plan: Plan) -> None:
-        """Remove what the last segment has written for sources that are no longer there. What rows of other sources
-        were compared with has changed, so it belongs to no output; where each file is by itself it is left."""
+        """Remove the files that the last segment wrote for sources that no longer exist. Only after an exchange, where
+        the sources of a segment depend on all input; in a single segment, output of removed input files is kept."""
         written = {file.path for output in (*self.kept_outputs, *self.outputs) for file in output.written}
         for entry in self.entries.values() if plan.number else ():
             if entry.source not in self._listed and plan.commit is not None:
                 plan.commit.discard_files([file for file in entry.written if file.path not in written])
 
     def add_written(self, source: str, output: Task[Any]) -> None:
-        """The last stage has written something for a source."""
+        """Record files that the last stage wrote for a source."""
         if isinstance(output, WrittenFiles) and source in self._open:
             self._open[source].rows += output.rows
             self._open[source].written += output.written
 
     def add_rows_read(self, source: str, rows: int) -> None:
-        """Rows of a source were read."""
+        """Record that rows of a source were read."""
         if source in self._open:
             self._open[source].read += rows
 
     def add_rejected(self, source: str, output: RejectedFiles) -> None:
-        """What stages dropped of a source has been written."""
+        """Record the files of a source's rejected rows."""
         self.rejected += output.data
         if source in self._open:
             self._open[source].rejected += output.written
 
     def add_scores(self, source: str, output: ScoreFiles) -> None:
-        """The scores of a source have been written."""
+        """Record the files of a source's scores."""
         if source in self._open:
             self._open[source].scores += output.written
 
     def finish_source(self, source: str) -> None:
-        """Nothing is left to do for a source."""
+        """Enter a finished source in the ledger."""
         opened = self._open.pop(source, None)
         if opened is None:
             return
@@ -317,7 +317,7 @@ class Run:
         return self.store.url if self.store else ""
 
     def add_quarantined(self, records: Sequence[QuarantinedRecord]) -> None:
-        """Records have been set aside. They are written before their source is entered in the ledger."""
+        """Add quarantined records. They are written before their source is entered in the ledger."""
         if self._fallback and not self.store:
             self._use_fallback()
         if not self.store:
@@ -333,9 +333,8 @@ class Run:
         self.store.write("plan.json", {**self._record, "whole": True})
 
     def quarantined(self) -> Iterator[QuarantinedRecord]:
-        """What is in quarantine now: of sources that are done, what their last attempt put there; of others, what
-        the last attempt of the run did. What earlier attempts have left is no longer true, nor is anything of an
-        earlier run, if the last one did all from the start."""
+        """The current quarantined records: for a finished source those of the attempt that finished it, for others
+        those of the last attempt. Records of other attempts, or of runs before one that started over, are obsolete."""
         if not self.store:
             yield from self.quarantined_in_memory
             return
@@ -366,7 +365,7 @@ class Run:
         self._flushed = time.monotonic()
 
     def end(self, progress: Progress) -> None:
-        """The attempt is over, well or not."""
+        """End the attempt, successful or not."""
         self.flush()
         if self.store:
             stages = [{"name": name, **stats.as_counts()} for name, stats in progress.stages]
@@ -374,12 +373,12 @@ class Run:
 
 
 def segments_in_order(plan: Plan) -> Iterator[Plan]:
-    """The segments one after the other; some more than once, if a stage wants that when they are complete."""
-    place = 0
-    while place < len(plan.segments):
-        segment = plan.segments[place]
+    """The segments in order; some more than once, if the last stage of a segment asks for it on completion."""
+    number = 0
+    while number < len(plan.segments):
+        segment = plan.segments[number]
         yield segment
-        place += 1 - (segment.commit.segments_to_repeat() if segment.commit else 0)
+        number += 1 - (segment.commit.segments_to_repeat() if segment.commit else 0)
 
 
 def _missing_output(plan: Plan, entry: LedgerEntry) -> str | None:
@@ -394,7 +393,7 @@ def _missing_output(plan: Plan, entry: LedgerEntry) -> str | None:
 
 
 def versions() -> dict[str, str]:
-    """What the output may depend on."""
+    """The versions that the output may depend on."""
     import pyarrow as pa
 
     return {"gristmill": VERSION, "python": platform.python_version(), "pyarrow": pa.__version__}

@@ -1,7 +1,7 @@
-"""Identity: what a stage computes, as plain data, so that a later run can tell what has changed.
+"""Describe what a stage computes as plain data, so that a later run can tell what has changed.
 
-Settings that change how a stage runs and not what it gives (workers, batch and block sizes, resources), private
-attributes and what was set up are left out. Code counts: a changed lambda is a changed stage.
+Settings that affect how a stage runs but not its output (workers, batch and block sizes, resources) and private
+attributes are omitted. Code counts: a changed lambda is a changed stage.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DEEPEST = 6
 
 
 def describe_plan(plan: Plan) -> list[dict[str, Any]]:
-    """Each stage of a plan, as JSON can hold it."""
+    """Each stage of a plan as JSON-compatible data."""
     return [describe_stage(stage) for stage in plan.stages]
 
 
@@ -43,7 +43,7 @@ def identity_hash(described: Any) -> str:
 
 
 def describe_value(value: Any, depth: int = 0) -> Any:
-    """A value as plain data that is the same in every process."""
+    """A value as plain data, the same in every process."""
     if value is None or isinstance(value, bool | int | float | str):
         return value if not isinstance(value, int) or abs(value) < 2**53 else str(value)
     if isinstance(value, bytes):
@@ -104,16 +104,16 @@ def _code(code: types.CodeType) -> str:
 
 
 def plan_differences(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[str]:
-    """What has changed between two descriptions of a plan, in words."""
+    """The differences between two descriptions of a plan, as sentences."""
     names = [stage["name"] for stage in before], [stage["name"] for stage in after]
     if names[0] != names[1]:
         return [f"the stages were {', '.join(names[0])}, and are now {', '.join(names[1])}"]
-    found = []
+    differences = []
     for old, new in zip(before, after, strict=True):
         for key in sorted(old.keys() | new.keys()):
             if old.get(key) != new.get(key):
-                found += [f"stage {old['name']!r}: {line}" for line in _changes(key, old.get(key), new.get(key))]
-    return found
+                differences += [f"stage {old['name']!r}: {line}" for line in _changes(key, old.get(key), new.get(key))]
+    return differences
 
 
 def _changes(path: str, old: Any, new: Any) -> list[str]:

@@ -1,12 +1,12 @@
-"""Flow: the books of a run. Which task waits where, which source is done, what is tried again.
+"""The state of a run in the driver: which task waits where, which source is done, what is retried.
 
-Executors that schedule for themselves share it. It holds references, never payloads: memory grows with the
-tasks in flight, which are bounded, and with the sources that are open.
+Shared by the executors that schedule calls themselves. It holds references, never payloads: its memory grows with the
+tasks in flight, which are bounded, and with the number of open sources.
 
-A call of one item streams: its outputs count as they arrive, so that a huge file needs no buffer. If the
-worker dies in between, the same item runs again and what had arrived is not sent twice (`Item.sent`,
-`Item.shed`); this rests on stages being deterministic, which is checked (`RetryCheck`). A call of several items
-counts as a whole or not at all. What is lost after it has left a call is made again (`recovery.py`).
+A call of one item streams: its outputs count as they arrive, so a huge file needs no buffer. If the worker dies, the
+item runs again, and outputs that had arrived are skipped (`WorkItem.sent_outputs`, `WorkItem.shared_outputs`). Stages
+must be deterministic for that, which `RetryCheck` verifies. A call of several items counts as a whole or not at all.
+Outputs that are lost after their call has ended are recomputed (`recovery.py`).
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
     from gristmill.core.plan.planner import Plan
 
 CALL_BYTES = 32 * 2**20
-"""More items than a batch make one call only as long as they are no larger than this together."""
+"""The most bytes that a call takes, unless its stages need that many items for a batch."""
 
 LOOK_SECONDS = 0.1
-"""How old the number of rows may be that calls are told."""
+"""How stale the number of rows read may be in the error budget of a call; summing it for each call is too slow."""
 
 BATCH_SECONDS = 0.5
-"""How long a batch that is not full waits for more."""
+"""How long an incomplete batch waits for more items."""
 
 MOST_MOVES = 10
-"""So often an item may be with a worker whose node disappears."""
+"""How many workers may be lost with their node while they work on the same item."""
 
 
 @fast_dataclass(slots=True)
 class WorkItem:
-    """A task, or the gathered tasks of a source, that waits before a stage of a group."""
+    """A task, or the gathered tasks of a source, queued for a stage of a group."""
 
     lineage: Lineage
     refs: list[Any]
@@ -59,20 +59,20 @@ class WorkItem:
     sent_outputs: SentDigest = field(default_factory=SentDigest)
     shared_outputs: set[OutputKey] = field(default_factory=set)
     origins: list[TaskOrigin | None] = field(default_factory=list)
-    """How each of the references is made again, for those that may be lost."""
+    """How to recompute each of the references, where they may be lost."""
     wanted: set[OutputKey] | None = None
-    """What an item is run again for; None for one that is run for all that it gives."""
+    """The lost outputs that the item is run again for; None for a normal run, which yields all outputs."""
     losses: int = 0
     moves: int = 0
     passed: int = 0
-    """How many calls of what came later have gone before it."""
+    """How many calls with later items have overtaken it."""
     holds_whole_source: bool = False
-    """Whether it is all that there is of its source, so that its call can gather that."""
+    """Whether its source has no other items, so that the worker itself can gather its tasks."""
 
 
 @fast_dataclass(slots=True)
 class CallOutput:
-    """A task that a call gave: where it comes from, where it lies, and the stage it goes to next."""
+    """A task that left a call: its lineage, a reference to its data, and the position of its next stage."""
 
     lineage: Lineage
     ref: Any
@@ -83,18 +83,18 @@ class CallOutput:
 
 @fast_dataclass(slots=True)
 class WorkerCall:
-    """Items that one worker works on."""
+    """The items that a worker processes in one call."""
 
     group: int
     items: list[WorkItem]
     began: float
     budget: ErrorBudget = field(default_factory=ErrorBudget)
-    """What is left of it."""
+    """The error budget left when the call was made."""
     outputs: list[CallOutput] = field(default_factory=list)
     partial_stats: list[StageStats] = field(default_factory=list)
-    """Counts of a call that is still running, to be shown; they count when it is done."""
+    """Counts so far of a running call, for display only; the final ones replace them."""
     waits: bool = False
-    """It is at its worker, behind another call."""
+    """Whether it has been sent to its worker and waits behind another call."""
 
     @property
     def start(self) -> int:
@@ -106,7 +106,7 @@ class WorkerCall:
 
     @property
     def alone(self) -> bool:
-        """Whether its item may be at fault for an earlier failure."""
+        """Whether its item may have caused an earlier failure."""
         return self.items[0].runs_alone
 
     @property
@@ -115,30 +115,30 @@ class WorkerCall:
 
     @property
     def is_recovery(self) -> bool:
-        """Whether it is run again for something that was lost; then nothing else of it counts."""
+        """Whether it recomputes lost outputs; nothing else that it yields counts."""
         return self.items[0].wanted is not None
 
     def discard(self) -> None:
-        """Nobody needs what it worked on any more."""
+        """Discard the input, which is no longer needed."""
         for item in self.items:
             for ref in item.refs:
                 ref.discard()
 
 
 def item_from_outputs(lineage: Lineage, parts: Sequence[CallOutput], start: int = 0) -> WorkItem:
-    """What waits before a stage, made of what came out of another."""
+    """A work item from outputs of an earlier stage."""
     origins = [part.origin for part in parts] if any(part.origin for part in parts) else []
     return WorkItem(lineage, [part.ref for part in parts], sum(part.nbytes for part in parts), start, origins=origins)
 
 
 @fast_dataclass(slots=True)
 class GroupQueue:
-    """What waits before a group, and what has passed it."""
+    """The queue of a group, and counts of the items that have arrived and finished."""
 
     queue: deque[WorkItem] = field(default_factory=deque)
     queued_bytes: int = 0
     waiting_bytes: int = 0
-    """Of calls that are at a worker, behind another one."""
+    """Bytes of calls that wait at a worker behind another call."""
     since: float = 0.0
     began: float = 0.0
     running: int = 0
@@ -153,7 +153,7 @@ class GroupQueue:
 
 
 class Flow:
-    """Moves items from group to group. The executor asks what to do and reports what was done."""
+    """Moves items from group to group. The executor asks for the next call and reports its outcome."""
 
     def __init__(self, plan: Plan, sources: Iterator[Sequence[WorkItem]], quarantine: Quarantine | None = None) -> None:
         self.plan, self.group_count = plan, len(plan.main_groups)
@@ -162,7 +162,7 @@ class Flow:
         self.stats = [[StageStats(part_of=stage._planned.part_of) for stage in group.stages] for group in plan.groups]
         self.source_stats = StageStats(part_of=plan.source._planned.part_of if plan.source else "")
         self.results: deque[tuple[Lineage, Any]] = deque()
-        """What has left the last stage; an entry without a reference says that its source is done."""
+        """Outputs of the last stage; an entry without a reference marks its source as done."""
         self.sources_seen = self.sources_done = 0
         self.listing_done = False
         self._began = time.perf_counter()
@@ -173,15 +173,15 @@ class Flow:
         self._meets = [group.gather_position for group in plan.groups]
         self._gathered: dict[tuple[str, int], list[CallOutput]] = {}
         self._rejected: dict[str, dict[str, CallOutput]] = {}
-        """By source and id: a call that is repeated gives the same ones again."""
+        """By source and id, so that fragments of a repeated call replace those of the first."""
         self.may_be_lost: Callable[[Any], bool] = lambda ref: False
-        """Whether what a reference stands for may be lost."""
+        """Whether the data behind a reference may be lost with a node."""
         self._recovery = Recovery()
 
     # -- in ------------------------------------------------------------------------------------------
 
     def list_sources(self, enough: int) -> None:
-        """List more sources until `enough` items wait before the first group."""
+        """List more sources until `enough` items are queued for the first group."""
         pool = self.pools[0]
         while not self.listing_done and len(pool.queue) < enough and pool.queued_bytes < EDGE_BYTES:
             items = next(self._sources, None)
@@ -219,7 +219,7 @@ class Flow:
         return after.queued_bytes + after.waiting_bytes
 
     def ready(self, group: int) -> int:
-        """How many items of a group may be started: none while a batch fills up that will soon be full."""
+        """How many queued items of a group may start; none while an incomplete batch waits for more."""
         pool = self.pools[group]
         wanted = self.plan.groups[group].batch_size
         count = len(pool.queue)
@@ -229,15 +229,15 @@ class Flow:
         return count if late or pool.queued_bytes > EDGE_BYTES // 2 else 0
 
     def _starved(self, group: int) -> bool:
-        """Whether nothing more is on its way to a group right now."""
+        """Whether no more items can arrive at a group."""
         if group == 0:
             return self.listing_done
         return self.is_over(group - 1)
 
     def next_call(self, group: int, most: int, waits: bool = False) -> WorkerCall:
-        """The next items of a group, as one call. They start at the same stage; one that may be at fault goes alone.
+        """The next items of a group as one call. All start at the same stage; a suspect item gets a call of its own.
 
-        A call that `waits` is sent to a worker that runs another: it begins later, or is put back.
+        A call that `waits` is sent to a busy worker: it begins later, or is put back.
         """
         pool = self.pools[group]
         at_least = self.plan.groups[group].batch_size
@@ -261,15 +261,15 @@ class Flow:
         call = WorkerCall(group, items, now, self.quarantine.remaining_budget(self._rows, reads), waits=waits)
         if call.is_recovery:
             self._recovery.started(group, items[0])
-            call.budget = ErrorBudget()  # what it sets aside has counted
+            call.budget = ErrorBudget()  # unlimited: its quarantined records were counted the first time
         self._calls[id(call)] = call
         if waits:
             pool.waiting_bytes += call.nbytes
         return call
 
     def _see_all(self, group: int, items: Sequence[WorkItem]) -> None:
-        """Note which items are all that there is of their source. What has left one in an earlier attempt was gathered
-        there, or not, and so it is now."""
+        """Note which items are the only ones of their source. An item that has already sent outputs keeps its value,
+        since a repeated attempt must gather in the same place as the first."""
         meets = self._meets[group] or 0
         for item in items if meets else ():
             if not item.sent_outputs.count and not item.shared_outputs:
@@ -278,13 +278,13 @@ class Flow:
                 item.holds_whole_source = alone and item.start < meets
 
     def begin(self, call: WorkerCall) -> None:
-        """A call that waited runs now."""
+        """A waiting call has started to run."""
         if call.waits:
             call.waits, call.began = False, time.perf_counter()
             self.pools[call.group].waiting_bytes -= call.nbytes
 
     def put_back(self, call: WorkerCall) -> None:
-        """A call that nobody has run: its items wait again, before all others, and nothing is held against them."""
+        """Return the items of a call that never ran to the front of the queue, without counting an attempt."""
         self.begin(call)
         self._end_call(call)
         for item in reversed(call.items):
@@ -297,13 +297,14 @@ class Flow:
         return item
 
     def add_output(self, call: WorkerCall, output: CallOutput) -> None:
-        """A task has come out of a running call."""
+        """Take an output of a running call."""
         if call.is_recovery:
             self._requeue(self._recovery.deliver(call.group, call.items[0], output))
             return
         if self.may_be_lost(output.ref):
             output.origin = self._origin(call, output)
-        if not call.streams or output.position == REJECTED_POSITION:  # which may be others when the call is repeated
+        # Rejected rows are not streamed either: a repeated attempt may cut them into other fragments.
+        if not call.streams or output.position == REJECTED_POSITION:
             call.outputs.append(output)
             return
         item, ends = call.items[0], len(self.plan.groups[call.group].stages)
@@ -349,7 +350,7 @@ class Flow:
     def finish_call(
         self, call: WorkerCall, stats: Sequence[StageStats], aside: Sequence[QuarantinedRecord] = ()
     ) -> None:
-        """The call is done, and its counts are final, as is what it has set aside."""
+        """End a successful call: its counts and quarantined records are final."""
         if call.is_recovery:
             self._end_call(call)
             self._recovery.check(call.items[0], self.plan.groups[call.group].name)
@@ -375,7 +376,7 @@ class Flow:
 
     @property
     def rows_read(self) -> int:
-        """Rows that have entered the pipeline, good and bad, as far as is known of calls that still run."""
+        """Rows read by the pipeline, good and bad, including the partial counts of running calls."""
         return rows_read(self._stats_so_far())
 
     def _stats_so_far(self) -> Iterator[StageStats]:
@@ -391,11 +392,11 @@ class Flow:
                 )
 
     def _close(self, source: str, group: int) -> None:
-        """One item of a source has left a group: gather what is complete, forget the source when all is done."""
+        """One item of a source has left a group: gather the source where it is complete, or mark it as done."""
         counts = self._live[source]
         counts[group] -= 1
         for after in range(group, self.group_count):
-            inside = bool(self._meets[after])  # what is gathered there is in that group itself before
+            inside = bool(self._meets[after])  # gathered in mid-group, so the group's own items count too
             if any(counts[: after + inside]):
                 return
             if parts := self._gathered.pop((source, after), None):
@@ -420,10 +421,8 @@ class Flow:
         place: RowLocation | None = None,
         aside: Sequence[QuarantinedRecord] = (),
     ) -> None:
-        """Try again: each item alone, to find the one at fault, and that one until its retries are used up.
-
-        `place` is where a worker has ended: the records at fault are found by going there again, step by step.
-        """
+        """Queue the items of a failed call again, each alone, to find the one at fault; raise once its retries are used
+        up. `place` is where a worker died; repeated attempts narrow it down to the failing record."""
         self._end_call(call)
         if isinstance(error, OverBudget):
             self._check_budget(error, aside)
@@ -444,7 +443,7 @@ class Flow:
                 raise error
 
     def recover(self, call: WorkerCall, missing: Iterable[tuple[int, int]]) -> None:
-        """Nothing came of a call, since some of it is lost: parts, by number, of items, by number. Make them again."""
+        """A call failed because some of its input is lost: recompute the `missing` pairs of item and part numbers."""
         self._end_call(call)
         lost: dict[int, list[int]] = {}
         for number, part in missing:
@@ -456,7 +455,7 @@ class Flow:
                 self._queue(call.group, item, first=True)
 
     def requeue_moved(self, call: WorkerCall) -> None:
-        """A worker's node is gone, which is no fault of what it worked on: others do it."""
+        """A worker was lost with its node: queue its items again, without counting an attempt."""
         self._end_call(call)
         for output in call.outputs:
             output.ref.discard()
@@ -465,7 +464,7 @@ class Flow:
             if item.moves > MOST_MOVES:
                 stage, lineage = self.plan.groups[call.group].name, item.lineage
                 reason = (
-                    f"{item.moves} nodes disappeared while they worked on it: start the run again on nodes that last"
+                    f"{item.moves} nodes were lost while they worked on it: start the run again on more stable nodes"
                 )
                 raise WorkerLostError(stage, lineage.id, lineage.files, reason)
             self._queue(call.group, item, first=True)
@@ -475,7 +474,8 @@ class Flow:
             self._queue(group, item, first=True)
 
     def _check_budget(self, error: OverBudget, aside: Sequence[QuarantinedRecord]) -> None:
-        """A call has spent all of the budget that it knew of. Others may have read more rows since; then it goes on."""
+        """Raise if the error budget is exhausted. The call knew only the rows read before it began; more rows read
+        since may have enlarged the budget, and the call is then repeated."""
         rows = self.rows_read + error.rows
         if self.quarantine.remaining_budget(rows, reads=False).is_exhausted(sum(record.records for record in aside), 0):
             raise self.quarantine.overspent(aside, rows)
@@ -488,12 +488,12 @@ class Flow:
         return self.is_over(len(self.pools) - 1)
 
     def is_over(self, group: int) -> bool:
-        """Whether nothing can arrive at a group any more, and nothing is left in it."""
+        """Whether a group and all before it are empty, and no more sources will be listed."""
         waiting = any(pool.queue or pool.running for pool in self.pools[: group + 1])
         return self.listing_done and not waiting
 
     def progress(self, pools: Sequence[tuple[int, int]] = (), calls: Iterable[WorkerCall] = ()) -> Progress:
-        """A snapshot; `pools` holds the number of workers and of busy ones per group, `calls` what is running."""
+        """A snapshot. `pools` holds the numbers of workers and of busy workers per group, `calls` the running calls."""
         shown = [[stat.copy() for stat in stats] for stats in self.stats]
         for call in calls:
             for total, more in zip(shown[call.group], () if call.is_recovery else call.partial_stats, strict=False):

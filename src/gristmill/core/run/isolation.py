@@ -1,15 +1,13 @@
-"""Isolation: finding the records that a stage fails on, so that all others go on.
+"""Find the records that a stage fails on and quarantine them, so that the others go on.
 
-A stage that raises on a batch is given one half of its rows, then the other, and so on down to the row at fault,
-which goes to quarantine after its retries. What the parts give is put together again, so that the output is that
-of the batch without the row.
+A batch on which a stage raises is halved again and again down to the failing row, which is quarantined after its
+retries. The answers for the parts are merged, so the output is that of the batch without the row.
 
-A record that ends its worker, or hangs in it, cannot be found from inside. The page that the worker shares with
-the driver says which rows of which task it was given last; the driver remembers them as a `SuspectRows`, and the next
-attempt gives the stage those rows in smaller and smaller pieces, until a single row is left. It is not given to
-the stage again.
+A record that kills its worker, or hangs, cannot be found from inside the process. The driver reads from shared memory
+which rows the worker passed to a stage last, and keeps them as `SuspectRows`. The next attempts pass these rows in
+smaller and smaller pieces, until a single row is left, which is quarantined without being passed again.
 
-What is given up: stages that look at several rows at once see them in other company after a failure.
+After a failure, a stage that compares the rows of a batch sees them in smaller batches.
 """
 
 from __future__ import annotations
@@ -35,19 +33,19 @@ if TYPE_CHECKING:
     from gristmill.core.task import Lineage
 
 MAX_SUSPECT_PIECES = 16
-"""Into how many pieces suspect rows are cut: each costs a worker only if the record is in it."""
+"""Into how many pieces suspect rows are cut. Only the piece with the failing record costs a worker."""
 
 HELD_TASKS, HELD_BYTES = 10_000, 64 * 2**20
-"""So much of what a stage makes of one batch is held back until it has made all of it, to be able to start over."""
+"""How much of a stage's output for one batch is held back until it is complete, so that the batch can be redone."""
 
 _END = object()
 _READY = (Task, list, tuple, type(None))
-"""Answers that are there at once; others are made step by step."""
+"""Types of answers that are complete; others are lazy."""
 
 
 @fast_dataclass(slots=True)
 class RowLocation:
-    """Which rows of which task a worker had given to which stage. A task that is no batch has outputs for rows."""
+    """The rows of a task that a worker passed to a stage. For tasks that are not batches, output numbers."""
 
     position: int
     task: int
@@ -56,13 +54,13 @@ class RowLocation:
 
     @property
     def known(self) -> bool:
-        """False once a batch has given more than is held: rows that have left cannot be taken back."""
+        """False once a batch has sent more than is held back, since rows that were sent cannot be withdrawn."""
         return self.start >= 0
 
 
 @fast_dataclass(slots=True)
 class SuspectRows:
-    """Rows that a worker ended on. With an `error`, it is known that the one that is left is to blame."""
+    """Rows during which a worker died. With an `error`, they are a single row that is known to be the cause."""
 
     place: RowLocation
     tries: int = 1
@@ -74,25 +72,25 @@ class SuspectRows:
         return self.error is None and same and mine.start <= place.start and place.stop <= mine.stop
 
     def confirm(self, error: StageError, max_retries: int) -> None:
-        """The error is the record's, if there is one record left and it was tried often enough."""
+        """Blame the record, if only one is left and its retries are used up."""
         if self.place.stop - self.place.start <= 1 and self.tries > max_retries:
             self.error = error
 
 
 @fast_dataclass(slots=True)
 class FailureHistory:
-    """What is known of an item from earlier attempts."""
+    """The earlier failed attempts of an item."""
 
     attempts: int = 0
     troubles: list[SuspectRows] = field(default_factory=list)
 
     @property
     def failures_without_record(self) -> int:
-        """Attempts that failed and taught nothing about a record."""
+        """Failed attempts that did not narrow down the failing record."""
         return self.attempts - sum(trouble.tries for trouble in self.troubles)
 
     def record_failure(self, place: RowLocation, error: StageError, max_retries: int) -> bool:
-        """A worker has ended there. False: it ends somewhere else each time, so no record is to blame."""
+        """Record where a worker died. False if the place differs each time, so that no record is to blame."""
         if not place.known:
             return self.failures_without_record <= max_retries
         known = next((trouble for trouble in self.troubles if trouble.covers(place)), None)
@@ -106,12 +104,12 @@ class FailureHistory:
 
 
 def task_number(lineage: Lineage) -> int:
-    """A number for a task that fits into a float, to be left where a dead worker's last words are read."""
+    """A hash of a task's id that a float holds exactly, for the shared memory that outlives the worker."""
     return int.from_bytes(blake2b(lineage.id.encode(), digest_size=6).digest(), "big")
 
 
 class Isolator:
-    """Asks stages for answers on behalf of a worker, and sets aside what they fail on."""
+    """Calls stages on behalf of a worker, and quarantines the records they fail on."""
 
     def __init__(self, worker: Worker, budget: ErrorBudget) -> None:
         self.worker, self.budget = worker, budget
@@ -120,55 +118,55 @@ class Isolator:
         self.failed = 0
         self.reported_by_stage: list[dict[str, Any]] = []
         self.repeating = False
-        """What a stage does now it has done before, and it was written down."""
+        """The stage is repeating outputs whose quarantined records were already recorded."""
         for stage in worker.stages:
             stage._report = StageReport(quarantined=self.reported_by_stage)
 
     def begin(self, history: FailureHistory, budget: ErrorBudget) -> None:
-        """A call begins: what is known from earlier attempts, and what is left of the budget."""
+        """Start a call, with the history of its item and the remaining budget."""
         self.history, self.budget = history, budget
 
     def take(self) -> list[QuarantinedRecord]:
-        """What was set aside since the last call."""
-        aside, self.quarantined, self.failed = self.quarantined, [], 0
-        return aside
+        """The records quarantined since the last call."""
+        taken, self.quarantined, self.failed = self.quarantined, [], 0
+        return taken
 
     # -- one stage -----------------------------------------------------------------------------------
 
     def answers(self, position: int, tasks: list[Task[Any]]) -> list[Answer[Any]]:
-        """One answer per task. What a stage yields is stepped through here, so that it can be asked for again."""
+        """One answer per task. Lazy answers are consumed here, so that the stage can be called again."""
         troubles = self.history.troubles
         if troubles and any(trouble.place.position == position for trouble in troubles):
             return [self._avoid_suspects(position, task) for task in tasks]
         return self._try(position, tasks)
 
     def _try(self, position: int, tasks: list[Task[Any]], start: int = 0) -> list[Answer[Any]]:
-        """One answer per task. `start` is the number of the first row in the batch that the task is a slice of."""
+        """One answer per task. `start` is the index of the first row in the batch that the task was sliced from."""
         try:
             return self._ask(position, tasks, start)
         except StageError as error:
             if not self.can_isolate(position, error):
                 raise
-            failure = error  # handled below, so that what fails next has a traceback of its own
+            failure = error  # handled outside `except`, so that later errors are not chained to this one
         if len(tasks) == 1:
             return [self._divide(position, tasks[0], start, failure)]
         half = len(tasks) // 2
         return [*self._try(position, tasks[:half]), *self._try(position, tasks[half:])]
 
     def _ask(self, position: int, tasks: list[Task[Any]], start: int) -> list[Answer[Any]]:
-        """One answer per task. When the stage fails, the books are as they were before."""
-        books = self._counters_before(position)
+        """One answer per task. If the stage fails, the counters are reset to their values before the call."""
+        counters = self._counters_before(position)
         try:
             answers = self.worker.ask(position, tasks, start)
             if len(tasks) == 1:
                 return [self._stepped(position, tasks[0], answers[0], start)]
-            if len(self.quarantined) > books[0]:  # which of the tasks was it?
-                self._reset(position, books)
+            if len(self.quarantined) > counters[0]:  # ask again one by one, to attribute the records to their tasks
+                self._reset(position, counters)
                 return [self._ask(position, [task], 0)[0] for task in tasks]
             return [self._stepped(position, *pair, start) for pair in zip(tasks, answers, strict=True)]
         except StageError as error:
             if not isinstance(error, OverBudget):
-                self._reset(position, books)
+                self._reset(position, counters)
             raise
 
     def _divide(self, position: int, task: Task[Any], start: int, error: StageError) -> Answer[Any]:
@@ -180,7 +178,7 @@ class Isolator:
         return self._merge(position, task, [first[0], second[0]])
 
     def _retry_record(self, position: int, task: Task[Any], start: int, error: StageError) -> Answer[Any]:
-        """One record: try as often as the stage allows, then give it up."""
+        """Retry a single record as often as the stage allows, then quarantine it."""
         tries = self.worker.stages[position].max_retries
         for _ in range(tries):
             try:
@@ -200,20 +198,20 @@ class Isolator:
         except Exception as error:
             raise self.worker.failure(position, task.lineage, error, doing="joining its answers for parts") from error
 
-    # -- what a stage yields -------------------------------------------------------------------------
+    # -- lazy answers --------------------------------------------------------------------------------
 
     def _stepped(self, position: int, parent: Task[Any], answer: Answer[Any], start: int) -> Answer[Any]:
-        """The answer; if it is made step by step, with all its steps taken or watched."""
+        """The answer; a lazy one is buffered, or can be resumed after a failure."""
         if isinstance(answer, _READY):
             return answer
         if isinstance(answer, str | bytes | Mapping) or not isinstance(answer, Iterable):
-            return answer  # no answer at all: the worker will say so
+            return answer  # not a valid answer: the worker reports it
         if isinstance(parent, Batch):
             return self._buffered(position, parent, iter(answer), start)
         return self._resumable(position, parent, iter(answer))
 
     def _buffered(self, position: int, parent: Batch, answer: Iterator[Any], start: int) -> Iterable[Any]:
-        """The steps, none of which leaves before all are there: if one fails, they can be had again without a row."""
+        """The outputs, held back until all are there, so that they can be made again without the failing row."""
         held: list[Any] = []
         size = 0
         for output in self.worker.outputs(position, parent, answer, start):
@@ -224,7 +222,8 @@ class Isolator:
         return held
 
     def _resumable(self, position: int, parent: Task[Any], answer: Iterator[Any] | None) -> Iterator[Any]:
-        """The steps for a task that is no batch. If one fails they are taken again, without what has left already."""
+        """The outputs for a task that is not a batch. After a failure, the stage is called again and outputs that were
+        already passed on are skipped."""
         counts, given = self._counters_before(position)[-1], 0
         for tries in count(1):
             try:
@@ -244,7 +243,7 @@ class Isolator:
                 return
 
     def _steps(self, position: int, parent: Task[Any], answer: Iterator[Any] | None, skip: int) -> Iterator[Any]:
-        """What a stage yields, asked anew if need be, up to a step that ends its worker."""
+        """The outputs of a stage, called again if `answer` is None, up to one that is known to kill its worker."""
         if answer is None:
             again = self.worker.ask(position, [parent])[0]
             answer = iter([again] if isinstance(again, Task) else again or ())
@@ -261,10 +260,10 @@ class Isolator:
                 return
             yield output
 
-    # -- records that end their worker ---------------------------------------------------------------
+    # -- records that kill their worker --------------------------------------------------------------
 
     def _avoid_suspects(self, position: int, task: Task[Any]) -> Answer[Any]:
-        """A task at a stage in which a worker has ended: rows at fault are left out, suspect rows go in pieces."""
+        """Pass a task to a stage in which a worker died, without the failing rows and with suspect rows in pieces."""
         troubles = self._troubles(position, task)
         if not isinstance(task, Batch):
             if self._stops_at(position, task, 0):
@@ -281,11 +280,11 @@ class Isolator:
 
     def _troubles(self, position: int, task: Task[Any]) -> list[SuspectRows]:
         here = (position, task_number(task.lineage))
-        found = [trouble for trouble in self.history.troubles if (trouble.place.position, trouble.place.task) == here]
-        return sorted(found, key=lambda trouble: trouble.place.start)
+        same = [trouble for trouble in self.history.troubles if (trouble.place.position, trouble.place.task) == here]
+        return sorted(same, key=lambda trouble: trouble.place.start)
 
     def _stops_at(self, position: int, parent: Task[Any], index: int) -> bool:
-        """Whether output number `index` of a task that is no batch must not be asked for."""
+        """Whether output `index` of a task that is not a batch is known to kill its worker."""
         if not self.history.troubles:
             return False
         for trouble in self._troubles(position, parent):
@@ -294,21 +293,21 @@ class Isolator:
                 return True
         return False
 
-    # -- the books -----------------------------------------------------------------------------------
+    # -- quarantine and counters ---------------------------------------------------------------------
 
     def can_isolate(self, position: int, error: StageError) -> bool:
-        """What cannot be written, and what is wrong with the pipeline, is no fault of a record."""
+        """Whether a record may be the cause; not if the output cannot be written, or if the pipeline is wrong."""
         stage = self.worker.stages[position]
-        elsewhere = error.stage != stage.name
+        elsewhere = error.stage != stage.name  # raised by the writer of side outputs
         return not error.hopeless and not elsewhere and can_set_records_aside(stage)
 
     def _give_up(
         self, position: int, task: Task[Any], error: StageError, tries: int, number: int = 0, after: int = 0
     ) -> None:
-        if isinstance(task, EmptyTask) or (isinstance(task, Batch) and not task.num_items):  # no record is at fault
+        if isinstance(task, EmptyTask) or (isinstance(task, Batch) and not task.num_items):  # there is no record
             error.hopeless = True
             raise error
-        # a list of files has no rows, and yet something of it is missing
+        # A file group has no rows, but counts as one: otherwise its loss would not show in the counts.
         self.set_aside(position, failed_record(task, error, tries, number, after), max(task.num_rows, 1))
 
     def set_aside(self, position: int, record: QuarantinedRecord, rows: int) -> None:
@@ -320,10 +319,11 @@ class Isolator:
             raise OverBudget(record.stage, record.task, record.files, record.error, record.traceback, position, seen)
 
     def collect(self, position: int, lineage: Lineage, failed: bool) -> None:
-        """Take what a stage has set aside by itself; after a failure it will do so again."""
+        """Quarantine the records that a stage reported itself. After a failure they are ignored, as the stage will
+        report them again."""
         if self.worker.side_output_recorder:
-            places = (note["position"] for note in self.reported_by_stage if not failed)
-            self.worker.side_output_recorder.aside = [place for place in places if place is not None]
+            rows = (note["position"] for note in self.reported_by_stage if not failed)
+            self.worker.side_output_recorder.aside = [row for row in rows if row is not None]
         if self.reported_by_stage and not failed and not self.repeating:
             name = self.worker.stages[position].name
             for note in list(self.reported_by_stage):
@@ -335,14 +335,14 @@ class Isolator:
         counts = dict(report_of(self.worker.stages[position]).counters)
         return len(self.quarantined), self.failed, self.worker.stats[position].quarantined, counts
 
-    def _reset(self, position: int, books: tuple[int, int, int, dict[str, float]]) -> None:
-        aside, self.failed, self.worker.stats[position].quarantined, counters = books
-        del self.quarantined[aside:]
+    def _reset(self, position: int, before: tuple[int, int, int, dict[str, float]]) -> None:
+        length, self.failed, self.worker.stats[position].quarantined, counters = before
+        del self.quarantined[length:]
         report_of(self.worker.stages[position]).counters = counters
 
 
 class OverBudget(StageError):
-    """A call has spent what was left of the error budget, having read so many rows."""
+    """A call has exhausted the remaining error budget, after reading `rows` rows."""
 
     def __init__(
         self, stage: str, task_id: str, files: Sequence[str], reason: str, details: str, position: int, rows: int = 0
@@ -356,7 +356,7 @@ class OverBudget(StageError):
 
 
 def suspect_pieces(rows: int, troubles: Sequence[SuspectRows]) -> Iterator[tuple[int, int, SuspectRows | None]]:
-    """The rows of a batch, cut at troubles: what is not suspect in one piece, suspects in up to PIECES."""
+    """Cut the rows of a batch into ranges: unsuspected rows in one piece, suspects in up to MAX_SUSPECT_PIECES."""
     done = 0
     for trouble in troubles:
         start, stop = max(trouble.place.start, done), min(trouble.place.stop, rows)
@@ -373,7 +373,7 @@ def suspect_pieces(rows: int, troubles: Sequence[SuspectRows]) -> Iterator[tuple
 
 
 def merge_answers(first: Answer[Any], second: Answer[Any]) -> Answer[Any]:
-    """The answer for a batch, from those for its parts."""
+    """Merge the answers for two parts of a batch."""
     if first is None or second is None:
         return second if first is None else first
     if isinstance(first, Batch) and isinstance(second, Batch):

@@ -1,4 +1,4 @@
-"""Preview: the first rows of a pipeline, run here and now, with what each filter thought of them."""
+"""Run the first rows of a pipeline in this process, and show the scores that each filter gave them."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _ROW = "__preview_row__"
 
 @fast_dataclass
 class PreviewRow:
-    """One row: as it came out (or went in, if it was dropped), its scores, and the stage that dropped it."""
+    """One row as output (as input, if it was dropped), its scores, and the stage that dropped it."""
 
     data: dict[str, Any]
     scores: dict[str, Any] = field(default_factory=dict)
     dropped_by: str | None = None
     made_by: str | None = None
-    """The stage that made the row, when it did not say from which: such a row has no verdict of earlier stages."""
+    """The stage that created the row, if its input row is unknown; then there are no scores of earlier stages."""
     waits_for: str | None = None
-    """The stage that the row got to, and that can only judge it with all others there: a preview ends there."""
+    """The stage that needs all rows to decide, at which the preview ended."""
 
     @property
     def kept(self) -> bool:
-        """Whether the row came out at the end."""
+        """Whether the row reached the end."""
         return self.dropped_by is None and self.waits_for is None
 
     @property
@@ -52,12 +52,12 @@ class PreviewRow:
         return f"made by {self.made_by}" if self.made_by else "kept"
 
     def shown(self) -> list[tuple[str, str]]:
-        """The columns, fit to print."""
+        """The public columns, as printable text."""
         return [(printable(key), one_line(value)) for key, value in self.data.items() if not key.startswith("_")]
 
 
 class Preview(Sequence[PreviewRow]):
-    """The rows of a preview, and a note on each record that had to be set aside. `print` it."""
+    """The rows of a preview, and a note on each record that could not be used. `print` it."""
 
     def __init__(self, rows: list[PreviewRow], notes: Iterable[str] = ()) -> None:
         self.rows, self.notes = rows, list(notes)
@@ -82,18 +82,18 @@ class Preview(Sequence[PreviewRow]):
 
 
 def one_line(value: Any, most: int = 100) -> str:
-    """A value in one line."""
+    """A value as one line of at most `most` characters."""
     text = f"{value:.4g}" if isinstance(value, float) else printable(str(value)[: 4 * most])
     return printable(" ".join(text.split()), most)
 
 
 def make_preview(plan: Plan, n: int, initial_tasks: Sequence[Task[Any]] | None) -> Preview:
-    """Run n rows through the plan's stages in this process. Stages that gather (writers' commits) are left out, and all
-    that comes after an exchange: what deduplication thinks of a few rows does not tell what it will do."""
+    """Run n rows through the plan's stages in this process, up to the writer or the first exchange: deduplication of a
+    few rows would not show what it does to all."""
     from gristmill.core.run.segment_runner import named_sources
 
     stages = copies_for_this_process([stage for group in plan.main_groups for stage in group.stages])
-    worker = Worker(stages, budget=ErrorBudget())  # so that records are set aside
+    worker = Worker(stages, budget=ErrorBudget())  # with a budget, unreadable records do not raise
     worker.setup_on_node()
     worker.setup()
     try:
@@ -118,7 +118,7 @@ class _Trace:
         self.rows: dict[int, PreviewRow] = {}
         self.others: list[PreviewRow] = []
         self.lost: set[int] = set()
-        """Rows of which a stage made others, without saying which of which: those are shown in their place."""
+        """Rows that a stage replaced by others without a known mapping; the new ones are shown instead."""
 
     def run(self, tasks: Iterator[Task[Any]]) -> list[PreviewRow]:
         for task in tasks:
@@ -180,7 +180,7 @@ class _Trace:
             raise self.worker.failure(position, task.lineage, error) from error
 
     def _follow(self, answer: Task[Any], parent: Batch, stage: str) -> Task[Any]:
-        """The answer with the numbers of its rows. A new batch has none: as many rows as before are the same rows."""
+        """The answer with row numbers. A new batch has none; with as many rows as its parent, they are the same."""
         if not isinstance(answer, Batch) or _ROW in answer.data.column_names or not answer.num_items:
             return answer
         numbers = parent.data.column(_ROW)
@@ -190,7 +190,7 @@ class _Trace:
         return self._number(answer, stage)
 
     def _number(self, batch: Batch, made_by: str | None = None) -> Batch:
-        """Take as many rows as are still wanted and number them, to know them again."""
+        """Take as many rows as are still needed, and number them so that they can be followed."""
         wanted = batch.slice(0, max(self.n - self.shown, 0))
         numbers = range(len(self.rows), len(self.rows) + wanted.num_items)
         for number, data in zip(numbers, table_to_rows(wanted.data), strict=True):

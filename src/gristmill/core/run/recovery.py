@@ -1,15 +1,13 @@
-"""Recovery: what was lost is made again from what it was made of.
+"""Recompute tasks that were lost with a node from the items they were made of.
 
-A task that lies in a store that may vanish knows its origin: the item that it came from, and the group that made it.
-When it is found to be lost, who needs it waits, and the item is run again for what is wanted of it; if the item is lost
-too, the same happens to it. So a node that disappears costs what lay on it, and no more. This rests on stages being
-deterministic: a task is known again by its id.
+A task in a store that may vanish knows its origin: the item it was made of, and the group that made it. When it is
+lost, the item that needs it waits while the origin is run again; if that is lost too, its own origin is run first. So
+losing a node costs only the tasks stored on it. Stages must be deterministic: a task is recognised by its id.
+Everything else that a repeated call yields (other outputs, counts, quarantined records) was counted before: dropped.
 
-What else a repeated call gives (other outputs, counts, records set aside) has counted before, and is dropped.
-
-A call of one item streams its outputs, and is run again if it fails. The new attempt leaves out what was sent
-before. If a stage does not give the same answers again, rows would be lost and doubled without a trace, so `RetryCheck`
-compares what is left out with what was sent.
+A call of one item streams its outputs and is repeated if it fails, skipping the outputs that were already sent. If a
+stage were not deterministic, rows would silently be lost or duplicated, so `RetryCheck` compares the skipped outputs
+with those that were sent.
 """
 
 from __future__ import annotations
@@ -29,15 +27,15 @@ if TYPE_CHECKING:
     from gristmill.core.task import Lineage, Task
 
 MAX_LOSSES = 5
-"""So often a task may be lost; then more is wrong than a node that disappeared."""
+"""How often a task may be lost before the run fails."""
 
 OutputKey = tuple[str, int]
-"""A task's id, and the stage of the group that it goes to next."""
+"""A task's id, and the position of its next stage in the group."""
 
 
 @fast_dataclass(slots=True)
 class SentDigest:
-    """Which tasks have left an item, in order: how many, and a sum over their ids."""
+    """The outputs sent for an item, in order: their number, and a checksum of their ids."""
 
     count: int = 0
     total: int = 0
@@ -48,7 +46,7 @@ class SentDigest:
 
 
 class RetryCheck:
-    """One attempt of an item of which `sent` has left already."""
+    """Checks a repeated attempt against the outputs `sent` by earlier ones."""
 
     def __init__(self, sent: SentDigest, stages: Sequence[ProcessingStage[Any, Any]], lineage: Lineage) -> None:
         self.sent, self.stage, self.lineage = replace(sent), stages[-1].name, lineage
@@ -56,11 +54,11 @@ class RetryCheck:
 
     @property
     def lags(self) -> bool:
-        """Whether some of what was sent has not come again yet."""
+        """Whether some of the sent outputs have not been repeated yet."""
         return self.again.count < self.sent.count
 
     def leaves_out(self, task: Task[Any]) -> bool:
-        """Whether a task that comes out now has been sent before."""
+        """Whether an output was sent before and must be skipped."""
         if not self.lags:
             return False
         self.again.add(task.id)
@@ -75,13 +73,13 @@ class RetryCheck:
         self.check()
 
     def check(self) -> None:
-        """At the end at the latest: what was sent must have come again."""
+        """Raise unless the repeated outputs are those that were sent."""
         if self.again != self.sent:
             error = StageError(
                 self.stage,
                 self.lineage.id,
                 self.lineage.files,
-                "after a failure, the same task was not turned into the same outputs as before, so rows would be lost "
+                "when the task was retried after a failure, it gave other outputs than before, so rows would be lost "
                 "or doubled. Does this stage, or one before it, depend on chance, on time, or on what it saw earlier?",
             )
             error.hopeless = True
@@ -89,7 +87,7 @@ class RetryCheck:
 
 
 class TaskOrigin(NamedTuple):
-    """The item that a task came from, the group that made it, and where it left the group."""
+    """The group that made a task, the item it was made of, and where it left the group."""
 
     group: int
     item: WorkItem
@@ -98,17 +96,17 @@ class TaskOrigin(NamedTuple):
 
 @fast_dataclass
 class Recovery:
-    """The books of what is lost: who waits for it, and what is run again."""
+    """Lost tasks: which items wait for them, and which items are run again."""
 
     waiting: dict[tuple[int, OutputKey], list[tuple[int, WorkItem, int]]] = field(default_factory=dict)
-    """By the group that makes it and its place: the group, the item and the number of the part that wait for it."""
+    """For each lost task, by group and output key: the group, item and part number that wait for it."""
     missing: dict[int, int] = field(default_factory=dict)
-    """How many parts each item waits for, by the item's identity."""
+    """How many parts each item waits for, by the `id()` of the item."""
     repeats: dict[tuple[int, str, int], WorkItem] = field(default_factory=dict)
-    """Items that will be run again and have not started: more can be wanted of them."""
+    """Items that are queued to run again. Until they start, more outputs can be requested of them."""
 
     def request(self, group: int, item: WorkItem, parts: Sequence[int]) -> Iterator[tuple[int, WorkItem]]:
-        """Some parts of an item are lost. Yields what to run again for them, each with its group."""
+        """Request the lost parts of an item. Yields the items to run again, each with its group."""
         item.losses += 1
         for part in parts:
             origin = item.origins[part] if item.origins else None
@@ -126,11 +124,11 @@ class Recovery:
         self.missing[id(item)] = len(parts)
 
     def started(self, group: int, item: WorkItem) -> None:
-        """From now on nothing more can be wanted of it."""
+        """A repeated item has started: no more outputs can be requested of it."""
         self.repeats.pop((group, item.lineage.id, item.start), None)
 
     def deliver(self, group: int, repeated: WorkItem, output: CallOutput) -> Iterator[tuple[int, WorkItem]]:
-        """A repeated call gave an output. Yields the items that are whole again, each with its group."""
+        """Hand an output of a repeated call to the items that wait. Yields those now complete, with their group."""
         place = (output.lineage.id, output.position)
         assert repeated.wanted is not None
         repeated.wanted.discard(place)
@@ -145,13 +143,13 @@ class Recovery:
 
     @staticmethod
     def check(item: WorkItem, stage: str) -> None:
-        """A repeated call is done: all that was wanted of it must have come."""
+        """Raise if a finished repeated call did not yield all requested outputs."""
         if item.wanted:
             error = StageError(
                 stage,
                 item.lineage.id,
                 item.lineage.files,
-                "what it gave was lost with a node, and when it was run again it gave something else. Does this stage, "
+                "its output was lost with a node, and when it was run again it gave other outputs. Does this stage, "
                 "or one before it, depend on chance, on time, or on what it saw earlier?",
             )
             error.hopeless = True
@@ -159,7 +157,7 @@ class Recovery:
 
 
 def _repeated_item(item: WorkItem) -> WorkItem:
-    """The item, to be run again for something that is wanted of it."""
+    """A copy of an item, to be run again for some of its outputs."""
     return replace(
         item,
         refs=[copy.copy(ref) for ref in item.refs],
@@ -184,9 +182,9 @@ def _unrecoverable_message(lineage: Lineage, losses: int) -> str:
 
 
 class WantedOutputs(Set[OutputKey]):
-    """What is wanted of a repeated call, as a worker uses it: in place of what has left early, and to let it leave.
+    """The outputs requested of a repeated call. A worker takes it as its `shed` set, and `is_wanted_here` as `share`.
 
-    Tasks that nothing wanted comes from are left out on the way.
+    Tasks that are not ancestors of a requested output are skipped on the way.
     """
 
     def __init__(self, wanted: Set[OutputKey]) -> None:
@@ -195,7 +193,7 @@ class WantedOutputs(Set[OutputKey]):
         self._asked: OutputKey | None = None
 
     def __contains__(self, place: Any) -> bool:
-        """Whether a task is left out. It is asked of each before `shares`."""
+        """Whether to skip a task. The worker asks this right before `is_wanted_here`, which has no argument."""
         self._asked = place
         return place[0] not in self._ancestors
 
@@ -206,11 +204,11 @@ class WantedOutputs(Set[OutputKey]):
         return len(self.pending)
 
     def is_wanted_here(self) -> bool:
-        """Whether the task that was just asked about is wanted here, and not at the end of the group."""
+        """Whether the task last passed to `in` is requested at this position, not at the end of the group."""
         return self._asked in self.pending
 
     def take(self, task_id: str, position: int) -> bool:
-        """Whether a task that comes out is wanted. Each is taken once."""
+        """Whether an output is requested. Each is taken once."""
         if (task_id, position) not in self.pending:
             return False
         self.pending.remove((task_id, position))
@@ -218,7 +216,7 @@ class WantedOutputs(Set[OutputKey]):
 
 
 def ancestor_ids(task_id: str) -> Iterator[str]:
-    """The id, and those that it may descend from."""
+    """The id itself and the ids of all its ancestors."""
     parts = task_id.split(".")
     return (".".join(parts[:count]) for count in range(1, len(parts) + 1))
 

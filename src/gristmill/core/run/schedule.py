@@ -1,22 +1,22 @@
-"""The policy of streaming executors, as pure functions over measured rates.
+"""The scheduling policy of streaming executors, as pure functions over measured rates.
 
-    room           may a pool start work, given what waits behind it?
-    coming_bytes   how much will its running calls add to that?
-    chunk          how many tasks make one call, so that a call is worth its round trip?
-    choose         which pool gets the next free core?
-    choose_ahead   which pool may send a call to a worker that is still busy with another?
-    tasks_left     how many tasks has each pool before it, by what is queued there and before it?
-    work_left      how many seconds of work is that, by how fast it went of late?
-    balance        how many workers should each pool have, so that all have equal throughput?
-    all_heard      has each worker had a say in what is known of rates?
-    worth_moving   does a better division gain more than setting workers up anew costs?
+    has_output_room         may a pool start a call, given the bytes that wait behind it?
+    expected_output_bytes   how many bytes will its running calls add?
+    tasks_per_call          how many tasks make a call worth its round trip?
+    choose_pool             which pool gets the next free core?
+    choose_prefetch_pool    which pool may send a call to a worker that is still busy?
+    tasks_left              how many tasks are queued for each pool, there and upstream?
+    work_left               how many seconds of work are they, at the recent rate?
+    balance_workers         how many workers should each pool have for equal throughput?
+    all_workers_measured    do the rates include every worker?
+    is_worth_resizing       does a better division gain more than setting up workers costs?
 
-Calls are short (`tasks_per_call` aims at a fraction of a second), so cores move to where the work is: `choose_pool`
-serves GPUs first, then the pool nearest to the output; `has_output_room` stops those that run ahead. Together they
-bound the bytes on every edge, never wait for a core that another pool holds for ever, and need no worker per stage.
+Calls are short (a fraction of a second), so cores move to where the work is: `choose_pool` serves GPUs first, then the
+pool nearest to the output, and `has_output_room` stops pools that run ahead. Together they bound the bytes on every
+edge, cannot deadlock on a core that another pool holds, and need no worker per stage.
 
-GPUs are held by workers, which may be dear to set up. Queues say where work is, speed says how much it is, and a pool
-moves straight to the size that follows, when that is worth it.
+GPUs stay with their workers, which can be expensive to set up. A pool is resized in one step to the number of workers
+that queues and rates call for, if that is worth the setup.
 """
 
 from __future__ import annotations
@@ -29,64 +29,64 @@ from itertools import pairwise
 from gristmill.core.fast_dataclass import fast_dataclass
 
 CALL_SECONDS = 0.1
-"""The work that one call should hold: long against a round trip, short against a run."""
+"""The target duration of a call: long compared with a round trip, short compared with a run."""
 
 LEAST_SECONDS = 0.01
-"""Less work than this is not divided between workers: the round trips would take longer than the work."""
+"""Less work than this is not divided between workers, as the round trips would take longer."""
 
 START_SECONDS = 0.05
-"""The work that is worth one more process."""
+"""The least work that is worth starting another process."""
 
 GPU_CALL_SECONDS = 0.5
-"""The same for workers that hold a GPU: nobody else waits for it, and no moment of it should be lost between calls."""
+"""The target duration of a call on a GPU: longer, since no other pool waits for the GPU and gaps are costly."""
 
 MAX_CHUNK = 512
 GIVES_BYTES = 8 * 2**20
-"""What a call of several tasks may be expected to give: it lies in one place, and is fetched as one."""
+"""The most output expected of a call with several tasks, since it is stored and fetched as one object."""
 
 EDGE_BYTES = 256 * 2**20
 """Bytes that may wait between two pools, unless a single task is larger."""
 
 WINDOW = 64 * 2**20
-"""Bytes of output that a worker may have sent and the driver not acknowledged."""
+"""Bytes of output that a worker may have sent without acknowledgement by the driver."""
 
 UNKNOWN_BYTES = 32 * 2**20
-"""What a call is thought to give as long as none of its pool has given anything."""
+"""The output assumed for a call before its pool has yielded anything."""
 
 UNKNOWN_SECONDS = 20.0
-"""For so long: a pool whose tasks take longer gets all workers that it may have, and is measured later."""
+"""How long UNKNOWN_BYTES is assumed. A pool with slower tasks then gets all its workers, and is measured later."""
 
 UNBOUNDED = float("inf")
 """The budget of an edge when each pool waits for all before it to end."""
 
 EDGE_TASKS = 100_000
-"""Tasks that may wait between two pools: however small, the driver keeps a note of each."""
+"""Tasks that may wait between two pools: even tiny ones take memory in the driver."""
 
 BACKLOG_SECONDS = 5.0
 """A pool behind which this much work waits needs no more workers."""
 
 HALF_LIFE = 3.0
-"""After this many seconds a measurement counts half."""
+"""Seconds after which a measurement counts half."""
 
 MIN_GAIN = 0.1
-"""A division of GPUs must end the work that is known sooner by this part of the time to be worth a change."""
+"""The fraction of the remaining time that a new division of GPUs must save."""
 
 MIN_SURE_GAIN = 0.02
-"""The same when all workers have had a say since the last change: the first calls that end are the short ones."""
+"""The same once all workers have been measured; before that, rates are biased, as short calls end first."""
 
 ERROR_FACTOR = 1.0
-"""And by so many standard errors of the rates, or tasks that vary much would send workers back and forth."""
+"""It must also save this many standard errors of the rates, or varying tasks would move workers back and forth."""
 
 FEW_CALLS = 10
-"""So many calls make a rate, where they are rare."""
+"""How many recent calls make a rate where calls are rare."""
 
 RECALL_SECONDS = 1.0
-"""A call that waits behind another one that has run for so long is called back when a worker is idle."""
+"""A call that waits behind one that has run for this long is recalled when a worker is idle."""
 
 
 @fast_dataclass(frozen=True, slots=True)
 class CallTotals:
-    """Calls that have ended, their tasks, and the seconds that those took."""
+    """Sums over finished calls: their number, tasks and seconds."""
 
     calls: float = 0
     tasks: float = 0
@@ -97,7 +97,7 @@ class CallTotals:
     """Sums over calls of tasks by tasks, tasks by seconds, and seconds by seconds."""
 
     def with_call(self, tasks: int, seconds: float, fade: float = 1.0) -> CallTotals:
-        """With one call more, what was before counting less."""
+        """The totals with one more call, earlier ones weighted by `fade`."""
         return CallTotals(
             self.calls * fade + 1,
             self.tasks * fade + tasks,
@@ -123,7 +123,7 @@ class CallTotals:
 
     @property
     def error(self) -> float:
-        """The standard error of `seconds`, as a part of it, by how much calls differ in it."""
+        """The relative standard error of `seconds`, from the variation between calls."""
         if not self.tasks or not self.spent:
             return 0.0
         rate = self.spent / self.tasks
@@ -133,7 +133,7 @@ class CallTotals:
 
 @fast_dataclass(slots=True)
 class TaskRate:
-    """Seconds that a task takes a worker, of late: a change of rate is seen within seconds."""
+    """The recent seconds per task of a worker; a change of rate shows within seconds."""
 
     recent: CallTotals = field(default_factory=CallTotals)
     at: float = 0.0
@@ -141,7 +141,7 @@ class TaskRate:
     """Of the whole run."""
 
     def add(self, tasks: int, seconds: float, now: float) -> None:
-        # where calls are rare, the last few count
+        # Where calls are rare, the last few count even if they are old.
         fade = max(0.5 ** ((now - self.at) / HALF_LIFE), 1 - 1 / FEW_CALLS)
         self.recent, self.total, self.at = (
             self.recent.with_call(tasks, seconds, fade),
@@ -156,12 +156,12 @@ class TaskRate:
 
 @fast_dataclass(frozen=True, slots=True)
 class PoolState:
-    """What the policy needs to know of one pool."""
+    """The state of one pool, as the policy needs it."""
 
     queued: int = 0
     queued_bytes: int = 0
     downstream_bytes: float = 0
-    """What waits behind it, and what its running calls will add to that."""
+    """Bytes that wait behind it, including those that its running calls will add."""
     downstream_tasks: int = 0
     idle: int = 0
     busy: int = 0
@@ -169,20 +169,19 @@ class PoolState:
     cpus: float = 1.0
     gpu: bool = False
     takers: int = 0
-    """Busy workers that may have another call sent after them."""
+    """Busy workers that can be sent another call in advance."""
 
 
 def has_output_room(downstream_bytes: float, budget: float = EDGE_BYTES, downstream_tasks: int = 0) -> bool:
-    """Whether a pool may start another call, given what already waits behind it."""
+    """Whether a pool may start another call, given the output that waits behind it."""
     return downstream_bytes < budget and (downstream_tasks < EDGE_TASKS or budget == UNBOUNDED)
 
 
 def expected_output_bytes(load: PoolLoad, after: PoolLoad, takers: int, seconds: float) -> float:
     """Bytes that the running calls of a pool will add to what waits behind it.
 
-    That is what its tasks have given so far, or no more than a worker may send before there is room again, less what
-    the `takers` of the next pool work off until then. Of a pool that has given nothing yet, much is expected for some
-    seconds after it began.
+    Estimated from the output per task so far, capped by what a worker may send unacknowledged, minus what the `takers`
+    of the next pool process in the meantime. A pool without output so far is assumed to yield much for some seconds.
     """
     running = load.waiting - load.queued
     if running <= 0:
@@ -208,8 +207,8 @@ def tasks_per_call(
 ) -> int:
     """How many tasks to send in one call.
 
-    Enough of them to be worth the round trip, and never so many that another worker is left without.
-    Before the first measurement a single batch is sent, which measures.
+    Enough to be worth the round trip, but not so many that another worker has none. Before the first measurement, a
+    single batch.
     """
     if seconds_per_task is None:
         return batch_size
@@ -223,10 +222,10 @@ def tasks_per_call(
 def choose_pool(
     pools: Sequence[PoolState], free_cpus: float, total_cpus: float, budget: float = EDGE_BYTES, held: float = 0.0
 ) -> int | None:
-    """The pool that gets the next call: the last one that has work, a worker, a core and room behind it.
+    """The pool that gets the next call: the last one with work, a worker, a core and room for its output.
 
-    Pools with GPUs come before the others, and some of the free cores may be `held` for them, so that no GPU waits for
-    a core. A pool that asks for more cores than there are runs alone instead of never.
+    Pools with GPUs come first, and some free cores may be `held` for them, so that no GPU waits for a core. A pool that
+    asks for more cores than exist runs alone instead of never.
     """
     for index in pool_priority(pools):
         pool = pools[index]
@@ -241,7 +240,7 @@ def choose_pool(
 
 
 def choose_prefetch_pool(pools: Sequence[PoolState], budget: float = EDGE_BYTES) -> int | None:
-    """The pool that sends a call to a busy worker: one with more work than its idle workers take."""
+    """The pool that sends a call to a busy worker, having more work than idle workers."""
     for index in pool_priority(pools):
         pool = pools[index]
         if pool.takers > 0 and pool.queued > pool.idle and _has_room(pool, budget):
@@ -263,7 +262,7 @@ def fits_on_cores(cpus: float, free: float, total: float) -> bool:
 
 
 def is_backlogged(queued: int, seconds_per_task: float | None, workers: int) -> bool:
-    """Whether so much waits before a pool that those that feed it need no more workers."""
+    """Whether a pool has so much queued that the pools feeding it need no more workers."""
     return seconds_per_task is not None and queued * seconds_per_task > BACKLOG_SECONDS * max(workers, 1)
 
 
@@ -272,11 +271,11 @@ def is_backlogged(queued: int, seconds_per_task: float | None, workers: int) -> 
 
 @fast_dataclass(frozen=True, slots=True)
 class PoolLoad:
-    """What is known of the work of one pool."""
+    """The measured work of one pool."""
 
     seconds_per_task: float | None = None
     waiting: int = 0
-    """Tasks that are queued or run."""
+    """Tasks that are queued or running."""
     arrived: int = 0
     done: int = 0
     queued: int = 0
@@ -284,10 +283,10 @@ class PoolLoad:
 
 
 def tasks_left(loads: Sequence[PoolLoad], more: bool) -> list[float]:
-    """Tasks that each pool has before it: what waits there, and what comes from the pools before.
+    """Tasks that each pool still has to do: those waiting there, and those to come from upstream.
 
-    As long as there is `more` input than was seen, as much again is expected. A pool that has done nothing yet is
-    thought to give as many tasks as it gets.
+    While there is `more` input to list, as much again is expected. A pool that has finished nothing is assumed to yield
+    one task per task.
     """
     left, coming = [], float(max(loads[0].arrived, 1)) if more else 0.0
     for load, gives in zip(loads, _outputs_per_task(loads), strict=True):
@@ -297,17 +296,17 @@ def tasks_left(loads: Sequence[PoolLoad], more: bool) -> list[float]:
 
 
 def _outputs_per_task(loads: Sequence[PoolLoad]) -> list[float]:
-    """How many tasks for the next pool come of one task of each."""
+    """How many tasks for the next pool each pool yields per task."""
     given = [after.arrived / max(load.done, 1) for load, after in pairwise(loads)]
     return [number if load.done or number else 1.0 for load, number in zip(loads, given, strict=False)] + [0.0]
 
 
 def work_left(loads: Sequence[PoolLoad], tasks: Sequence[float], gpu: Sequence[bool]) -> list[float]:
-    """Seconds of work that count when GPUs are divided, for so many tasks before each pool.
+    """Seconds of work per pool to weigh when dividing GPUs, given the `tasks` that each still has to do.
 
-    Tasks that still have to pass an earlier pool with GPUs count, so that both go at the same rate. A stock that has
-    passed it counts the less the more is still to come: a pool that hurries to work it off will stand idle afterwards.
-    A pool that has done nothing yet is thought to be as slow as the others.
+    Tasks that still have to pass an earlier GPU pool count fully, so that both pools run at the same rate. A stock that
+    has passed it counts less the more is still to come: a pool sized to clear it would be idle afterwards. A pool
+    without measurements is assumed to have the average rate.
     """
     known = [load.seconds_per_task for load in loads if load.seconds_per_task is not None]
     guess = sum(known) / len(known) if known else 1.0
@@ -326,9 +325,8 @@ def balance_workers(
 ) -> list[int]:
     """Workers per pool so that all pools have equal throughput.
 
-    `demands` are the seconds of work that each pool has to do, `costs` what one worker takes of a GPU, `capacity` the
-    number of GPUs. Every pool with demand gets at least one worker; `fixed` counts are kept as they are. Workers that
-    would only wait for another pool are not wanted.
+    `demands` are the seconds of work of each pool, `costs` the GPUs per worker, `capacity` the number of GPUs. Every
+    pool with demand gets at least one worker, `fixed` counts are kept, and no pool gets workers that would only wait.
     """
     least = [wish if wish is not None else int(demand > 0) for demand, wish in zip(demands, fixed, strict=True)]
 
@@ -349,37 +347,37 @@ def balance_workers(
 
 
 def fits_on_gpus(counts: Sequence[int], costs: Sequence[float], gpus: float) -> bool:
-    """Whether so many workers find room on so many GPUs, the largest first, each where it fits most closely."""
-    rooms = {1.0: int(gpus)}
-    """How many GPUs have how much of them free."""
+    """Whether the workers fit on the GPUs, by best fit with the largest workers first."""
+    free_gpus = {1.0: int(gpus)}
+    """The number of GPUs by their free fraction."""
     for cost, count in sorted(zip(costs, counts, strict=True), reverse=True):
         left = count
         if cost >= 1:
-            rooms[1.0] -= count * int(cost)
-            left = min(0, rooms[1.0])
-        for free in sorted(rooms) if cost < 1 else ():
-            left = _place_on_gpus(rooms, free, cost, left)
+            free_gpus[1.0] -= count * int(cost)
+            left = min(0, free_gpus[1.0])
+        for free in sorted(free_gpus) if cost < 1 else ():
+            left = _place_on_gpus(free_gpus, free, cost, left)
         if left:
             return False
     return True
 
 
-def _place_on_gpus(rooms: dict[float, int], free: float, cost: float, count: int) -> int:
-    """Put workers on the GPUs that have just so much free; how many are left over."""
+def _place_on_gpus(free_gpus: dict[float, int], free: float, cost: float, count: int) -> int:
+    """Place workers on the GPUs with the free fraction `free`; returns the number left over."""
     each = int(free / cost + 1e-9)
-    held = min(count, rooms[free] * each)
+    held = min(count, free_gpus[free] * each)
     if not held:
         return count
     for gpus, workers in ((held // each, each), (1, held % each)):
         if workers:
             after = round(free - workers * cost, 9)
-            rooms[free] -= gpus
-            rooms[after] = rooms.get(after, 0) + gpus
+            free_gpus[free] -= gpus
+            free_gpus[after] = free_gpus.get(after, 0) + gpus
     return count - held
 
 
 def all_workers_measured(tallies: Sequence[CallTotals], workers: Sequence[int]) -> bool:
-    """Whether each worker of each pool has ended a call, so that rates are not only those of the short ones."""
+    """Whether each worker of each pool has finished a call, so that rates are not biased towards short calls."""
     return all(tally.calls >= max(count, FEW_CALLS) for tally, count in zip(tallies, workers, strict=True))
 
 
@@ -390,7 +388,7 @@ def is_worth_resizing(
     setup_seconds: Sequence[float],
     gain: float = MIN_GAIN,
 ) -> bool:
-    """Whether the work ends sooner with other numbers of workers. While new ones are set up, the others go on."""
+    """Whether the work ends sooner with other numbers of workers, setup included; the others work meanwhile."""
     pools = list(zip(work, now, then, setup_seconds, strict=True))
     if not any(after > before for _, before, after, _ in pools):
         return False

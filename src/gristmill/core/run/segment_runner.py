@@ -1,12 +1,11 @@
-"""Segments: the parts of a pipeline between exchanges, run one after the other as one run.
+"""Run the segments of a pipeline, its parts between exchanges, one after the other as one run.
 
-Each segment is a plan that an executor runs as if it were alone. The last stage of one writes files into the run
-directory, and the source of the next lists what is in them (`io/exchange/exchange.py`). So each exchange is a
-checkpoint: the ledger knows which sources of which segment are done. Counts, progress, quarantine and the error budget
-are those of the whole run. Some segments may run more than once (`CommitRole.segments_to_repeat`), and those
-with nothing to do are skipped.
+To the executor each segment is a plan of its own. Its last stage writes files into the run directory, and the source
+of the next segment lists them (`io/exchange/exchange.py`). So each exchange is a checkpoint: the ledger records which
+sources of which segment are done. Counts, progress, quarantine and the error budget span the whole run. A segment may
+run more than once (`CommitRole.segments_to_repeat`), and one with nothing to do is skipped.
 
-What is given up: working on the next segment before the last source of this one is through.
+Segments do not overlap: the next one starts when the last source of this one is done.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def run_segments(
     watcher: RunMonitor,
     initial_tasks: Sequence[Task[Any]] | None,
 ) -> Iterator[tuple[Lineage, TaskRef]]:
-    """Run one segment after the other; yield what leaves the last stage of the last one."""
+    """Run all segments in order; yield the output of the last stage of the last one."""
     info = {"pipeline": plan.name, "plan": run.plan, "versions": versions()}
     try:
         for segment in segments_in_order(plan):
@@ -56,8 +55,8 @@ def run_segments(
             first = next(sources, None) if segment.number else []
             job = Job(segment, chain([first] if first else [], sources), watcher, quarantine, run.scratch)
             outputs = run.outputs = []
-            with closing_stream(_outputs(job, executor, run, outputs)) as found:
-                for lineage, ref in found if first is not None else ():
+            with closing_stream(_outputs(job, executor, run, outputs)) as results:
+                for lineage, ref in results if first is not None else ():
                     if segment.next_segment is None:
                         yield lineage, ref
                     else:
@@ -86,10 +85,10 @@ def run_segments(
 
 
 def _outputs(job: Job, executor: Executor, run: Run, outputs: list[WrittenFiles]) -> Iterator[tuple[Lineage, TaskRef]]:
-    """What leaves the last stage of a segment; what it says of sources and files is entered in the run's books."""
+    """The output of a segment's last stage; finished sources and committed files are recorded in the run directory."""
     plan = job.plan
-    with closing_stream(executor.execute(job)) as found:
-        for lineage, ref in found:
+    with closing_stream(executor.execute(job)) as results:
+        for lineage, ref in results:
             if ref is None:
                 run.finish_source(lineage.source)
                 continue
@@ -109,7 +108,7 @@ def _outputs(job: Job, executor: Executor, run: Run, outputs: list[WrittenFiles]
 def _summed_stats(
     before: Sequence[tuple[str, StageStats]], now: Sequence[tuple[str, StageStats]]
 ) -> list[tuple[str, StageStats]]:
-    """What stages have done in several turns."""
+    """The counts of stages that have run more than once, added up."""
     if not before:
         return list(now)
     sums = [(name, stats.copy()) for name, stats in before]
@@ -125,14 +124,14 @@ def _check_segment_accounting(segment: Plan, quarantine: Quarantine, watcher: Ru
 
 
 def _show_counts(plan: Plan, progress: Progress) -> None:
-    """Let stages make of their counters what people are to see."""
+    """Replace the raw counters of stages by those to display."""
     for stage, (_, stats) in zip(plan.all_stages, progress.stages, strict=False):
         if isinstance(stage, ReportingRole):
             stats.raw, stats.counts = stats.counts, dict(stage.displayed_counts(stats.counts))
 
 
 def _show_warnings(plan: Plan, progress: Progress) -> None:
-    """Warn of what stages find worth it. Of those that remark on the same, the first: it has the same cause."""
+    """Issue the warnings of stages, one per topic: several on the same topic have the same cause."""
     warned: set[str] = set()
     for stage, (_, stats) in zip(plan.all_stages, progress.stages, strict=False):
         if not isinstance(stage, ReportingRole):
@@ -144,7 +143,7 @@ def _show_warnings(plan: Plan, progress: Progress) -> None:
 
 
 def named_sources(plan: Plan, initial_tasks: Sequence[Task[Any]] | None) -> Iterator[list[Task[Any]]]:
-    """The tasks that enter a segment, source by source, under their names."""
+    """The tasks that enter a segment, by source, with their ids."""
     if plan.source is not None:
         return name_sources(plan.source.sources(), by_content=True)
     tasks = [EmptyTask()] if initial_tasks is None else list(initial_tasks)
@@ -153,49 +152,50 @@ def named_sources(plan: Plan, initial_tasks: Sequence[Task[Any]] | None) -> Iter
 
 @contextmanager
 def assigned_directories(plan: Plan, run: Run) -> Iterator[None]:
-    """Give the stages a directory: in that of the run, or one that is removed at the end.
+    """Assign stages their directories: in the run directory, or in a temporary one that is removed at the end.
 
-    A temporary one is beside the output, if there is one: there is room, and all nodes of a cluster can see it.
+    A temporary one is created beside the output if possible, where there is space and all nodes can access it.
     """
     if plan.next_segment is None:
         yield
         return
     temporary, commit = not run.store or run.restarts, plan.segments[-1].commit
-    url, options, made = f"{run.url}/{SEGMENTS_FOLDER}", run.storage_options, ""
+    url, options, local_directory = f"{run.url}/{SEGMENTS_FOLDER}", run.storage_options, ""
     if temporary:
-        room = commit.temporary_directory() if commit else None
-        made = "" if room else tempfile.mkdtemp(prefix="gristmill-run-")
-        url, options = (room[0], dict(room[1])) if room else (made, {})
+        beside_output = commit.temporary_directory() if commit else None
+        local_directory = "" if beside_output else tempfile.mkdtemp(prefix="gristmill-run-")
+        url, options = (beside_output[0], dict(beside_output[1])) if beside_output else (local_directory, {})
     lasting = (run.url, run.storage_options) if run.store else commit.records_directory() if commit else None
+    stateful: list[RunStateRole] = []
     for segment in plan.segments:
         for stage in segment.stages:
             if isinstance(stage, RunStateRole):
                 stage.assign_directories(f"{url}/{segment.number + 1}", options, lasting)
-    keeping_state = [stage for stage in plan.all_stages if isinstance(stage, RunStateRole)]
-    for keeper in keeping_state:
-        keeper.see_pipeline(plan.all_stages)
+                stateful.append(stage)
+    for stateful_stage in stateful:
+        stateful_stage.see_pipeline(plan.all_stages)
     try:
         yield
     finally:
-        for keeper in keeping_state if temporary else ():
-            keeper.remove_temporary_files()
-        if made:
-            shutil.rmtree(made, ignore_errors=True)
+        for stateful_stage in stateful if temporary else ():
+            stateful_stage.remove_temporary_files()
+        if local_directory:
+            shutil.rmtree(local_directory, ignore_errors=True)
 
 
 class RunMonitor(Observer):
-    """Passes on what executors tell of segments as the progress of one run, and remembers the last of it."""
+    """Combines the progress of segments into that of one run, passes it on to an observer, and keeps the last."""
 
     def __init__(self, observer: Observer, reporter: ReportWriter | None = None) -> None:
         self.observer, self.reporter = observer, reporter
         self.segment = Progress()
-        """Of the segment that runs now."""
+        """Progress of the current segment."""
         self.last = Progress()
-        """Of all."""
+        """Progress of the run."""
         self._before = Progress()
         self._pages: dict[int, list[tuple[str, StageStats]]] = {}
         self._page = 0
-        """What the stages of each segment have done in turns that are over, and the segment that runs now."""
+        """The counts of each segment's finished turns, by segment number, and the number of the current segment."""
         self._plan: Plan | None = None
 
     def started(self, plan: Plan) -> None:
@@ -225,7 +225,7 @@ class RunMonitor(Observer):
         )
 
     def begin_segment(self, segment: Plan) -> None:
-        """A segment begins. Its stages have done nothing yet in this turn."""
+        """Start a segment, whose stages have done nothing yet in this turn."""
         if self._plan is not None:
             self._pages[self._page] = _summed_stats(self._pages.get(self._page, []), self.segment.stages)
             self._before = self.last
@@ -233,12 +233,12 @@ class RunMonitor(Observer):
             self._take(Progress([(stage.name, StageStats(part_of=stage._planned.part_of)) for stage in segment.stages]))
 
     def close(self) -> None:
-        """The run is over, well or not."""
+        """Report the end of the run, successful or not."""
         if self._plan:
             self.observer.finished(self.last)
 
     def report(self, run: Run, error: BaseException | None) -> None:
-        """Tell people what happened. Whether that can be written changes nothing for the data."""
+        """Write the report. A failure to do so only warns, since the data is not affected."""
         if self.reporter is None or self._plan is None:
             return
         try:

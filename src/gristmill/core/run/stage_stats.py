@@ -1,4 +1,4 @@
-"""StageStats: what one stage has done. Parts of it add up, in any order."""
+"""Counters of one stage. They are additive, so those of several workers can be summed in any order."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from gristmill.core.task import Task
 
 @fast_dataclass(slots=True)
 class StageStats:
-    """What one stage has done."""
+    """Counters of one stage."""
 
     tasks_in: int = 0
     tasks_out: int = 0
     rows_in: int = 0
     rows_out: int = 0
     rows_past: int = 0
-    """Rows of other branches, which the stage has not seen."""
+    """Rows of other branches, which bypass the stage."""
     quarantined: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
     seconds: float = 0.0
     counts: dict[str, float] = field(default_factory=dict)
     raw: dict[str, float] | None = None
-    """The counts that add up, when `counts` are already as people are to see them (`ProcessingStage.tally`)."""
+    """The additive counts, once `counts` has been replaced by those to display (`ReportingRole.displayed_counts`)."""
     sketch: RowSketch | None = None
-    """What is remembered of its rows."""
+    """A summary of the stage's rows, for the report."""
     part_of: str = ""
-    """The stage that people know, if this is a part of it."""
+    """The name of the composite stage that this stage belongs to, if any."""
 
     def add(self, other: StageStats) -> None:
         self.tasks_in += other.tasks_in
@@ -49,11 +49,11 @@ class StageStats:
             self.sketch.add(other.sketch)
 
     def copy(self) -> StageStats:
-        """The counts as they are now."""
+        """A snapshot of the counts."""
         return replace(self, counts={**self.counts})
 
     def as_counts(self) -> dict[str, Any]:
-        """The counts by name, without what is remembered of rows."""
+        """The counts by name, without the row sketch."""
         names = [one.name for one in fields(self) if one.name != "raw"]
         return {name: None if name == "sketch" else getattr(self, name) for name in names}
 

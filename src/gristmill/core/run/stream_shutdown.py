@@ -1,7 +1,7 @@
-"""Streams that are open when the program ends: they are closed while there is still somebody to tear workers down.
+"""Close streams that are still open at exit, while workers can still be torn down.
 
-A loop over `Pipeline.stream` that is left by Ctrl-C may still hold its stream, in a variable or a traceback. It would
-be collected when the interpreter is half gone, and so is Ray.
+After Ctrl-C in a loop over `Pipeline.stream`, a variable or a traceback may still hold the stream. Without this it
+would be collected during interpreter shutdown, when Ray is no longer usable.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _open: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
 
 
 def closed_at_exit(tasks: Generator[T, None, None]) -> Generator[T, None, None]:
-    """A stream of tasks, which is closed when the program ends."""
+    """Wrap a stream of tasks so that it is closed at exit."""
     stream = _interruptible(tasks)
     _open.add(stream)
     return stream
@@ -42,16 +42,16 @@ def _interruptible(tasks: Generator[T, None, None]) -> Generator[T, None, None]:
 
 
 def handled_exception_id() -> int:
-    """Which exception is being handled; by its identity, since whoever keeps it keeps its frames, and all in them."""
+    """The id of the exception being handled. Not the exception itself, which would keep its frames alive."""
     return id(sys.exc_info()[1])
 
 
 @contextlib.contextmanager
 def interrupt_first(handled: int) -> Iterator[None]:
-    """Let no error take the place of Ctrl-C that has come before it, as one may when all is stopped: it is its context.
+    """Raise the KeyboardInterrupt instead of an error that occurred while it was being handled.
 
-    `handled` is what `handled_exception_id` returned to the caller before: that exception, Ctrl-C or not, has nothing
-    to do with an error in here.
+    Shutting down after Ctrl-C may fail, and that error would hide the interrupt, which is in its chain of contexts.
+    `handled` is the result of `handled_exception_id` before the block: that exception is unrelated to errors in it.
     """
     try:
         yield
@@ -59,16 +59,17 @@ def interrupt_first(handled: int) -> Iterator[None]:
         before, seen = error.__context__, {id(error), handled}
         while before is not None and id(before) not in seen:
             if isinstance(before, KeyboardInterrupt):
-                raise before  # noqa: B904  what it was the context of becomes its own
-            seen.add(id(before))  # contexts may go in a circle
+                raise before  # noqa: B904  the error becomes its context
+            seen.add(id(before))  # contexts can be circular
             before = before.__context__
         raise
 
 
 def register_close_at_exit() -> None:
-    """A stream has given its first task: from now on, what it runs on is there, and must end after it.
+    """Move the exit handler behind those of the engine: handlers run last in, first out, so streams close before it.
 
-    Once for each stream: `atexit` never forgets the place of what was registered, so that each time takes longer.
+    Call this once per stream, after its first task, when the engine has registered its own handler. `atexit` never
+    frees the slots of unregistered handlers, so every further call makes the next one slower.
     """
     atexit.unregister(close_open_streams)
     atexit.register(close_open_streams)
@@ -76,7 +77,7 @@ def register_close_at_exit() -> None:
 
 @contextlib.contextmanager
 def closing_stream(stream: Iterator[T]) -> Iterator[Iterator[T]]:
-    """Close a stream with the loop over it: after an error in the loop, the traceback would hold it, half way."""
+    """Close a stream when the loop over it ends: after an error, the traceback would keep it open."""
     try:
         yield stream
     finally:
@@ -85,7 +86,7 @@ def closing_stream(stream: Iterator[T]) -> Iterator[Iterator[T]]:
 
 
 def close_open_streams() -> None:
-    """Close all of them, also when one cannot be closed; what was raised is raised in the end, Ctrl-C before all."""
+    """Close all open streams, even if one fails to close; then raise the first error, preferring KeyboardInterrupt."""
     raised: list[BaseException] = []
     for stream in list(_open):
         try:
@@ -98,5 +99,5 @@ def close_open_streams() -> None:
 
 
 def _close(stream: Generator[Any, None, None]) -> None:
-    with contextlib.suppress(ValueError):  # another thread is in it
+    with contextlib.suppress(ValueError):  # another thread is running it
         stream.close()

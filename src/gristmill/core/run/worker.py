@@ -1,9 +1,8 @@
-"""Worker: how a group of fused stages is run, the same on every executor.
+"""Run a group of fused stages, in the same way on every executor.
 
-It sets up the stages, passes each task through all of them without leaving the process, names the
-children, counts rows, bytes and seconds, turns failures into errors that name stage, task and file, and
-tears down also after a failure. It knows nothing of processes, queues or retries: an executor gives it
-tasks and a function that takes what comes out.
+A worker sets up its stages, passes each task through all of them within one process, gives output tasks their ids,
+counts rows, bytes and seconds, raises errors that name stage, task and file, and tears the stages down, also after a
+failure. Processes, queues and retries are up to the executor, which supplies tasks and a callback for the output.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ if TYPE_CHECKING:
     from gristmill.core.task import Lineage
 
 _END = object()
-_LISTS = (list, tuple)  # asked for often, and `list | tuple` would be made each time
+_LISTS = (list, tuple)  # for hot paths, where `list | tuple` would be built on every check
 
 
 Emit = Callable[[Task[Any], int], None]
-"""Takes a task that is done with some stages, and the position of the stage it goes to next."""
+"""Receives a task that leaves the worker, and the position of the stage it goes to next."""
 
 
 def never_share() -> bool:
@@ -49,14 +48,14 @@ def never_share() -> bool:
 
 
 def no_emit(task: Task[Any], position: int) -> None:
-    raise AssertionError(f"task {task.id} left early, before stage {position}, and nobody had asked for it")
+    raise AssertionError(f"task {task.id} left early, before stage {position}, though sharing is off")
 
 
 class ActivityRecorder(Protocol):
-    """Where a worker notes what it is doing, so that others can see it after it died."""
+    """Records what a worker is doing, readable by the driver after the worker has died."""
 
     def enter(self, position: int, task: int = 0, start: int = 0, stop: int = 0) -> None:
-        """Some rows of a task are given to the stage at a position."""
+        """Rows `start` to `stop` of a task are passed to the stage at a position."""
 
     def leave(self) -> None: ...
 
@@ -73,7 +72,7 @@ class Worker:
         budget: ErrorBudget | None = None,
         side_output_recorder: RejectedRowRecorder | None = None,
     ) -> None:
-        """With a `budget` for errors, records that a stage fails on are set aside; otherwise they raise."""
+        """With an error `budget`, records that a stage fails on are quarantined; otherwise failures raise."""
         self.stages = list(stages)
         self.metadata = metadata or WorkerMetadata()
         self.activity = activity
@@ -86,8 +85,8 @@ class Worker:
         self.task_number = lru_cache(1)(task_number)
         gathering = (position for position, stage in enumerate(self.stages) if isinstance(stage, GatherRole))
         self.ends = {len(self.stages), *gathering}
-        """Where tasks leave: at the end, and where they wait for others of their source."""
-        self._writes = [isinstance(stage, WriterRole) for stage in self.stages]  # asked for every task
+        """Positions at which tasks leave: the end, and stages that gather the tasks of a source."""
+        self._writes = [isinstance(stage, WriterRole) for stage in self.stages]  # read for every task
         self._ready: list[int] = []
         self._shared = False
 
@@ -99,13 +98,13 @@ class Worker:
         for position in range(len(self.stages)):
             if self.activity:
                 self.activity.enter(position)
-            self._ready.append(position)  # what fails half-way is torn down too
+            self._ready.append(position)  # before the hook, so that a setup that fails half-way is torn down too
             self._hook(position, "setup", self.metadata)
         if self.activity:
             self.activity.leave()
 
     def teardown(self) -> None:
-        """Tears down what was set up, last first. A failing teardown does not keep the others from theirs."""
+        """Tear down the stages that were set up, last first. If one fails, the others are still torn down."""
         failures = []
         while self._ready:
             position = self._ready.pop()
@@ -126,16 +125,16 @@ class Worker:
         all_of: Set[str] = frozenset(),
         until: float = inf,
     ) -> None:
-        """Pass the tasks through the stages from `start` on; `emit` gets what leaves the last one.
+        """Pass the tasks through the stages from `start` on; `emit` receives the output of the last one.
 
-        When one task becomes many and `share` says that others are idle, some of them leave early: they are
-        emitted with the position of the stage that they still have to pass. `shed` are those that did so in an
-        earlier attempt; others have them now. Before a stage that gathers tasks leave, too, but for sources of which
-        all is here, and in time.
+        When one task becomes many and `share` reports idle workers, some of the children leave early: they are emitted
+        with the position of their next stage. `shed` holds those that left in an earlier attempt, which are skipped.
+        Tasks also leave before a stage that gathers, unless this worker has all tasks of their source (`all_of`) and
+        reaches that stage before the time `until`.
         """
         for task in self.stream(tasks, start, emit, share, shed, all_of, until):
             emit(task, len(self.stages))
-            del task  # or it would be held until the next one is there
+            del task  # otherwise the loop variable keeps it alive until the next one is there
 
     def stream(
         self,
@@ -147,7 +146,7 @@ class Worker:
         all_of: Set[str] = frozenset(),
         until: float = inf,
     ) -> Iterator[Task[Any]]:
-        """What leaves the last stage, as it leaves."""
+        """Like `run`, but yield the output of the last stage."""
         self._shared = False
         stream = iter(tasks)
         for position in range(start, len(self.stages)):
@@ -160,13 +159,13 @@ class Worker:
             stream = self._recording_scores(self.score_recorder, stream)
         return filterfalse(_is_empty, stream) if self.final else stream
 
-    def _recording_scores(self, keeper: ScoreRecorder, tasks: Iterator[Task[Any]]) -> Iterator[Task[Any]]:
-        """The tasks, while the scores of their rows are kept."""
-        keeper.begin()
+    def _recording_scores(self, recorder: ScoreRecorder, tasks: Iterator[Task[Any]]) -> Iterator[Task[Any]]:
+        """Pass the tasks on, and send the scores of each as it leaves."""
+        recorder.begin()
         for task in tasks:
-            self._send(keeper.finish_task(task.id))
+            self._send(recorder.finish_task(task.id))
             yield task
-        self._send(keeper.finish_call())
+        self._send(recorder.finish_call())
 
     def _send(self, fragments: Iterable[Task[Any]]) -> None:
         with self._writing_side_outputs(len(self.stages) - 1, None):
@@ -174,7 +173,7 @@ class Worker:
                 self.side_output_recorder.send(fragment)  # type: ignore[union-attr]
 
     def look_at_stats(self) -> list[StageStats]:
-        """A copy of the counts so far, for those who watch."""
+        """A copy of the counts so far, for progress displays."""
         return [stat.copy() for stat in self.stats]
 
     def take_stats(self) -> list[StageStats]:
@@ -187,7 +186,7 @@ class Worker:
         return stats
 
     def take_quarantined(self) -> list[QuarantinedRecord]:
-        """What was set aside since the last call."""
+        """The records quarantined since the last call."""
         return self.isolator.take() if self.isolator else []
 
     # -- one stage -------------------------------------------------------------------------------------
@@ -200,10 +199,10 @@ class Worker:
         share: Callable[[], bool],
         shed: Set[tuple[str, int]],
     ) -> Iterator[Task[Any]]:
-        # A generator that waits holds on to its variables: none of them may be rows that others have by now.
+        # A suspended generator keeps its variables alive, so none of them may refer to rows already passed on.
         stage = self.stages[position]
         last = position + 1 in self.ends
-        gone, leave = {name for name, place in shed if place == position + 1}, partial(self._leave, position + 1, emit)
+        gone, leave = {task_id for task_id, at in shed if at == position + 1}, partial(self._leave, position + 1, emit)
         while batch := list(islice(tasks, stage.batch_size)):
             if passing := [task for task in batch if skips_stage(stage, task)]:
                 self.stats[position].rows_past += sum(task.num_rows for task in passing)
@@ -221,7 +220,7 @@ class Worker:
                 del children
 
     def _answered(self, position: int, batch: list[Task[Any]]) -> deque[tuple[Task[Any], Any]]:
-        """The tasks, each with its answer."""
+        """Each task with the stage's answer."""
         for task in batch:
             self.stats[position].count_input(task)
         answers = self.isolator.answers(position, batch) if self.isolator else self.ask(position, batch)
@@ -243,7 +242,7 @@ class Worker:
         emit(child, position)
 
     def ask(self, position: int, tasks: list[Task[Any]], start: int = 0) -> Sequence[Answer[Any]]:
-        """One answer per task. `start` is where the first row lies in its batch, when that was cut."""
+        """One answer per task. `start` is the index of the first row in the batch that the task was sliced from."""
         rows = tasks[0].num_items if isinstance(tasks[0], Batch) and len(tasks) == 1 else len(tasks)
         with _StageCall(self, position, tasks[0].lineage, start, start + rows):
             answers, decisions = self._answers(position, tasks)
@@ -265,36 +264,34 @@ class Worker:
         return answers
 
     def _answers(self, position: int, tasks: list[Task[Any]]) -> tuple[Any, list[Decision | None]]:
-        """What the stage answers, and what it thought of each row, if it is one that can tell."""
+        """The stage's answers, and its decisions if it is a `DecidingStage`."""
         stage: Any = self.stages[position]
-        found: list[Decision | None] = [None] * len(tasks)
+        decisions: list[Decision | None] = [None] * len(tasks)
         if implements(stage, "process_batch"):
             answers = stage.process_batch(tasks)
         elif isinstance(stage, DecidingStage):
-            found = self._decisions(position, stage, tasks)
-            pairs = zip(tasks, found, strict=True)
+            decisions = self._decisions(position, stage, tasks)
+            pairs = zip(tasks, decisions, strict=True)
             answers = [stage.apply(task, decision) if decision else stage.process(task) for task, decision in pairs]
         else:
             answers = [stage.process(task) for task in tasks]
         if self.side_output_recorder and isinstance(answers, _LISTS):
-            whole = zip(tasks, answers, strict=False)
-            answers = [materialise_answer(answer) if isinstance(task, Batch) else answer for task, answer in whole]
-        return answers, found
+            asked = zip(tasks, answers, strict=False)  # a wrong number of answers is reported by `ask`
+            answers = [materialise_answer(answer) if isinstance(task, Batch) else answer for task, answer in asked]
+        return answers, decisions
 
     def _decisions(self, position: int, stage: Any, tasks: list[Task[Any]]) -> list[Decision | None]:
         batches = {index: task for index, task in enumerate(tasks) if isinstance(task, Batch)}
-        found = (
-            {index: self.score_recorder.decide(position, stage, task) for index, task in batches.items()}
-            if self.score_recorder
-            else {}
-        )
-        ask = [index for index, task in batches.items() if found.get(index) is None and task.num_items]
-        found.update(zip(ask, stage.decide_batch([batches[index] for index in ask]), strict=True))
-        return [found.get(index) for index in range(len(tasks))]
+        recorder = self.score_recorder
+        scored = batches.items() if recorder else ()
+        decisions = {index: recorder.decide(position, stage, task) for index, task in scored}  # type: ignore[union-attr]
+        ask = [index for index, task in batches.items() if decisions.get(index) is None and task.num_items]
+        decisions.update(zip(ask, stage.decide_batch([batches[index] for index in ask]), strict=True))
+        return [decisions.get(index) for index in range(len(tasks))]
 
     @contextmanager
     def _writing_side_outputs(self, position: int, lineage: Lineage | None) -> Iterator[None]:
-        """Writing down what was dropped, or scores. If that fails it is no fault of the record, nor of the stage."""
+        """Attribute errors to the writer of rejected rows or scores, not to the record or the stage."""
         try:
             yield
         except Exception as error:
@@ -303,7 +300,7 @@ class Worker:
             raise failure from error
 
     def _children(self, position: int, parent: Task[Any], answer: Any) -> Iterator[Task[Any]]:
-        """The named children of one task that became several, or none."""
+        """The children of a task that became several or none, with their ids."""
         if isinstance(answer, str | bytes | Mapping) or not isinstance(answer, Iterable):
             raise self._error(position, parent.lineage, _not_a_task(answer), hopeless=True)
         steps = iter(answer) if self.isolator else self.outputs(position, parent, iter(answer))
@@ -315,7 +312,7 @@ class Worker:
                 raise self._error(position, parent.lineage, _not_a_task(output), hopeless=True)
 
     def outputs(self, position: int, parent: Task[Any], answer: Iterator[Any], start: int = 0) -> Iterator[Any]:
-        """What a stage yields for one task, step by step."""
+        """The outputs that a stage yields for one task, each timed and guarded as a call of the stage."""
         for index in count():
             rows = (start, start + parent.num_items) if isinstance(parent, Batch) else (index, index + 1)
             with _StageCall(self, position, parent.lineage, *rows):
@@ -325,7 +322,7 @@ class Worker:
             yield output
 
     def _hook(self, position: int, name: str, *args: Any) -> None:
-        """Call a life-cycle hook with as many of the arguments as it takes."""
+        """Call a life-cycle hook with as many arguments as it accepts."""
         if not implements(self.stages[position], name):
             return
         hook = getattr(self.stages[position], name)
@@ -336,7 +333,8 @@ class Worker:
 
     def failure(self, position: int, lineage: Lineage | None, error: BaseException, doing: str = "") -> StageError:
         details, reason = stage_traceback(error), describe_error(error)
-        if isinstance(error, GristmillError):  # says all there is to say, and says it again, unless the world changes
+        if isinstance(error, GristmillError):
+            # Its message is complete, so it needs no traceback; a retry helps only where storage or network failed.
             hopeless = not isinstance(error, OutputError | DownloadError)
             return self._error(position, lineage, str(error), hopeless=hopeless)
         return self._error(position, lineage, f"{doing} raised {reason}" if doing else reason, details)
@@ -351,7 +349,7 @@ class Worker:
 
 
 class _StageCall:
-    """Time spent in a stage's own code, noted on the board, with errors given the stage's name."""
+    """A call into a stage's own code: adds to its seconds, records the activity, and wraps errors in StageError."""
 
     __slots__ = ("began", "lineage", "position", "rows", "worker")
 
@@ -370,12 +368,12 @@ class _StageCall:
         if self.worker.isolator:
             self.worker.isolator.collect(self.position, self.lineage, failed=error is not None)
         passing = StageError | KeyboardInterrupt | GeneratorExit
-        if error is not None and not isinstance(error, passing):  # also what is no Exception: panics of native code
+        if error is not None and not isinstance(error, passing):  # panics of native code are no Exception either
             raise self.worker.failure(self.position, self.lineage, error) from error
 
 
 def stage_traceback(error: BaseException) -> str:
-    """The traceback, without the frames of this file that lead to the stage."""
+    """The traceback without this file's frames."""
     trace = error.__traceback__
     while trace and trace.tb_next and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
@@ -386,12 +384,12 @@ def stage_traceback(error: BaseException) -> str:
 
 
 def skips_stage(stage: ProcessingStage[Any, Any], task: Task[Any]) -> bool:
-    """Whether a task passes a stage by: it is on another branch, or has no row left."""
+    """Whether a task bypasses a stage, being on another branch or empty."""
     return task.lineage.skips_branch(stage._planned.branch) or (not stage.takes_empty and _is_empty(task))
 
 
 def _answer_or_empty_batch(task: Task[Any], answer: Answer[Any]) -> Answer[Any]:
-    """The answer. Of a batch whose rows are dropped it is one without rows: a writer still wants to know of it."""
+    """The answer, or an empty batch if all rows of a batch were dropped: writers still need its schema."""
     return answer if answer is not None else task.slice(0, 0) if isinstance(task, Batch) else ()
 
 
@@ -413,16 +411,16 @@ def _not_a_task(value: object) -> str:
     )
 
 
-# -- tasks that leave their worker early, or wait in it for others of their source ---------------------------
+# -- tasks that leave the worker early, or wait for the other tasks of their source --------------------------
 
 
 def share_children(
     children: Iterator[Task[Any]], share: Callable[[], bool], shed: Set[str], leave: Callable[[Task[Any]], None]
 ) -> Iterator[Task[Any]]:
-    """The children that go on here. Those of `shed` have left before.
+    """The children that stay in this worker. Those in `shed` left in an earlier attempt.
 
-    The first leaves only when there is another one: an only child would just change hands, which costs more than it
-    brings, and loses what is known of it here. The others leave at once, so that none is held while the next is made.
+    The first child leaves only once there is a second: moving an only child gains nothing and loses its cached columns.
+    Later children leave at once, so that none is kept in memory while the next is made.
     """
     waiting: list[Task[Any]] = []
     first = True
@@ -445,8 +443,8 @@ def share_children(
 def gather_local_sources(
     tasks: Iterator[Task[Any]], position: int, emit: Emit, all_of: Set[str], holds: Callable[[], bool]
 ) -> Iterator[Task[Any]]:
-    """Of sources of which all is here, the tasks of each as one. When `holds` says no they leave, as those of other
-    sources do, to meet elsewhere: in the order in which they came, as they would have at once."""
+    """Gather the tasks of each source in `all_of` into one task. Tasks of other sources, and all tasks once `holds` is
+    false, are emitted to be gathered by the driver, in the order in which they arrived."""
     held: dict[str, list[Task[Any]]] = {}
     for task in tasks:
         if task.lineage.source in all_of and holds():

@@ -7,6 +7,7 @@ from typing import Any
 
 from gristmill.core.arrow.table_conversion import POSITION
 from gristmill.core.records.rejected_rows import FILE, FILTER, PLACE, SCORE, STAGE, THRESHOLD
+from gristmill.report.run_report.score_histogram import limits_in_threshold
 from gristmill.view.data.query import ColumnRoles, RowQuery
 from gristmill.view.data.row_sets import QUARANTINED, QUARANTINED_BY
 from gristmill.view.data.whatif import ScoredFilter
@@ -59,7 +60,7 @@ def _navigation(row: ListedRow, query: RowQuery, page: int) -> SafeHtml:
 
 def _outcome(values: Mapping[str, Any], row_set: str) -> SafeHtml:
     if row_set == QUARANTINED:
-        told = [
+        paragraphs = [
             element(
                 "p",
                 "Quarantined: stage ",
@@ -69,21 +70,32 @@ def _outcome(values: Mapping[str, Any], row_set: str) -> SafeHtml:
             element("p", format_value(values.get("quarantined_error"))),
         ]
         if values.get("quarantined_traceback"):
-            told.append(
+            paragraphs.append(
                 element("details", element("summary", "Traceback"), element("pre", values["quarantined_traceback"]))
             )
-        return element("div", told, class_=f"why {QUARANTINED}")
+        return element("div", paragraphs, class_=f"why {QUARANTINED}")
     if values.get(STAGE) is None:
         return element("p", "Kept.", class_="why kept") if row_set == "kept" else SafeHtml("")
-    told = [element("p", "Dropped by ", element("b", format_value(values[STAGE]), class_="dropped"), ".")]
+    reason: tuple[object, ...] = (".",)
     if values.get(SCORE) is not None:
-        threshold = f", threshold: {values[THRESHOLD]}." if values.get(THRESHOLD) else "."
-        told.append(element("p", f"{values.get(FILTER) or 'Score'}: ", element("b", number(values[SCORE])), threshold))
+        comparison = _compare(values[SCORE], values.get(THRESHOLD) or "")
+        reason = (f": {values.get(FILTER) or 'score'} ", element("b", number(values[SCORE])), f"{comparison}.")
+    paragraphs = [element("p", "Dropped by ", element("b", format_value(values[STAGE]), class_="dropped"), *reason)]
     if values.get(FILE) is not None:
-        told.append(
-            element("p", f"Source: {values[FILE]}, position {format_value(values.get(PLACE))}.", class_="quiet")
-        )
-    return element("div", told, class_="why")
+        source = f"Source: {values[FILE]}, position {format_value(values.get(PLACE))}."
+        paragraphs.append(element("p", source, class_="quiet"))
+    return element("div", paragraphs, class_="why")
+
+
+def _compare(score: float, threshold: str) -> str:
+    """How a score violates the threshold; the threshold itself where its text does not say which limit it is."""
+    for name, limit in limits_in_threshold(threshold):
+        side = "above" if score > limit else "below" if score < limit else "equal to"
+        if name == "threshold":
+            return f" is {side} the threshold of {number(limit)}"
+        if (name.startswith("min_") and score < limit) or (name.startswith("max_") and score > limit):
+            return f" is {side} {name}={number(limit)}"
+    return f", threshold: {threshold}" if threshold else ""
 
 
 def _text(text: str, row: ListedRow, query: RowQuery) -> SafeHtml:
@@ -120,12 +132,12 @@ def _verdict(one: ScoredFilter, scores: Mapping[str, Any]) -> object:
 def _duplicates(text: str, cluster: DuplicateCluster | None, field: str | None) -> SafeHtml:
     if cluster is None:
         return SafeHtml("")
-    told = [element("h2", f"Duplicates: a cluster of {count_noun(cluster.size, 'row')}")]
-    told += [_pair(text, member, field) for member in cluster.others]
+    parts = [element("h2", f"Duplicates: a cluster of {count_noun(cluster.size, 'row')}")]
+    parts += [_pair(text, member, field) for member in cluster.others]
     hidden = cluster.size - 1 - len(cluster.others)
     if hidden > 0:
-        told.append(element("p", f"and {count_noun(hidden, 'row')} more", class_="quiet"))
-    return element("section", told)
+        parts.append(element("p", f"and {count_noun(hidden, 'row')} more", class_="quiet"))
+    return element("section", parts)
 
 
 def _pair(text: str, member: ClusterMember, field: str | None) -> SafeHtml:
