@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "gristmill"
 FILES = sorted(SOURCE.rglob("*.py"))
 
-MAX_LINES = 600
+MAX_LINES = 650
 MAX_FUNCTION = 50
 MAX_MODULES = 15
 VAGUE = {"utils", "util", "common", "helpers", "helper", "misc", "base"}
