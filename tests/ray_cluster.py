@@ -28,7 +28,7 @@ OURS = {
 @contextlib.contextmanager
 def ray_cluster(**options: Any) -> Iterator[str]:
     """Its mark, by which its processes are known."""
-    from gristmill.executors.ray.client import RayClient, processes_with_mark
+    from gristmill.executors.ray.ray_client import RayClient, processes_with_mark
 
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src")])
@@ -71,7 +71,7 @@ def _actors() -> list[str]:
 
 
 def _workers(mark: str) -> list[str]:
-    from gristmill.executors.ray.client import processes_with_mark
+    from gristmill.executors.ray.ray_client import processes_with_mark
 
     commands = [_command(pid) for pid in processes_with_mark(mark)]
     return [command for command in commands if "executors.local.zygote" in command or _title(command) in OURS]

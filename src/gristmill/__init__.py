@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gristmill.core.pipeline import Pipeline as Pipeline
     from gristmill.core.resources import Resources as Resources
     from gristmill.core.route import Route as Route
-    from gristmill.core.sample import Sample as Sample
+    from gristmill.core.row_sampling import Sample as Sample
     from gristmill.core.stage import CompositeStage as CompositeStage
     from gristmill.core.stage import ProcessingStage as ProcessingStage
     from gristmill.core.stage import SourceStage as SourceStage
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from gristmill.executors.engines.xenna_executor import XennaExecutor as XennaExecutor
     from gristmill.executors.local.local_executor import LocalExecutor as LocalExecutor
     from gristmill.executors.ray.actor_pool_executor import RayActorPoolExecutor as RayActorPoolExecutor
-    from gristmill.executors.ray.client import RayClient as RayClient
-    from gristmill.executors.ray.client import SlurmRayClient as SlurmRayClient
+    from gristmill.executors.ray.ray_client import RayClient as RayClient
+    from gristmill.executors.ray.ray_client import SlurmRayClient as SlurmRayClient
     from gristmill.image.batch import ImageBatch as ImageBatch
-    from gristmill.io.exchange.count_rows import CountRows as CountRows
+    from gristmill.io.exchange.count_by_column import CountRows as CountRows
     from gristmill.io.exchange.keyed_stage import KeyedStage as KeyedStage
     from gristmill.io.exchange.sort_shuffle_repartition import Repartition as Repartition
     from gristmill.io.exchange.sort_shuffle_repartition import Shuffle as Shuffle
@@ -52,7 +52,7 @@ def _local_executor() -> Any:
 
 
 def _progress(*every_s: float) -> Any:
-    from gristmill.observe.progress import default_progress
+    from gristmill.observe.progress_lines import default_progress
 
     return default_progress(*every_s)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gristmill import LocalExecutor, Pipeline, Route
-from gristmill.report.records import Records
+from gristmill.report.run_records import Records
 from gristmill.report.whatif import whatif
 from gristmill.report.why import why
 from gristmill.text import JsonlReader, JsonlWriter, MeanWordLengthFilter, ScoreFilter, WordCountFilter

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.core.arrow.table_conversion import POSITION
+from gristmill.core.deciding_stage import Decision
 from gristmill.core.records.row_sketch import SAMPLES, RowSketch, RowSketcher, bucket_lower_bound, histogram_buckets
-from gristmill.core.score import Decision
 from gristmill.core.task import Task
 from gristmill.samples.batch import DocumentBatch
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from gristmill import Batch, DocumentBatch, Sample
 from gristmill.core.arrow.table_conversion import POSITION
-from gristmill.core.sample import draw_uniform
-from gristmill.core.score import DecidingStage
+from gristmill.core.deciding_stage import DecidingStage
+from gristmill.core.row_sampling import draw_uniform
 from gristmill.core.task import Lineage
 from tests.core.sample_reference import MASK, number_of, splitmix
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gristmill.download import DocxExtractor, EpubExtractor, PdfExtractor, UrlListDownloadExtractStage
+from gristmill.download.documents.docx_epub import ZipDocumentError
 from gristmill.download.documents.pdf import PdfError, clean_page_text
-from gristmill.download.documents.zip_documents import ZipDocumentError
 from gristmill.download.web.url_list import content_kind
 from gristmill.io.fetch.http_client import Manners
 from tests.download.file_server import Shelf, open_shelf, rows_of
@@ -196,6 +196,6 @@ def test_a_list_of_addresses_becomes_documents(shelf: Shelf, tmp_path: Path) -> 
 
 
 def test_a_tree_that_would_fill_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gristmill.download.documents.zip_documents.MAX_TAGS", 1000)
+    monkeypatch.setattr("gristmill.download.documents.docx_epub.MAX_TAGS", 1000)
     with pytest.raises(ZipDocumentError, match="tags, more than the limit"):
         DocxExtractor().extract({"content": docx("<w:p/>" * 2000)})

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from gristmill.executors.ray.client import RayClient, processes_with_mark
+from gristmill.executors.ray.ray_client import RayClient, processes_with_mark
 
 ROOT = Path(__file__).parents[2]
 MARK = "GRISTMILL_RAY_CLIENT"
@@ -97,7 +97,7 @@ class Cluster:
 
     def wait_for(self, count: int) -> None:
         """Until there are so many nodes."""
-        from gristmill.executors.ray.client import _count_nodes
+        from gristmill.executors.ray.ray_client import _count_nodes
 
         deadline = time.monotonic() + 120
         while _count_nodes(self.client.address) != count:

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from gristmill import Task
 from gristmill.core.errors import StageError
 from gristmill.core.task import Lineage
-from gristmill.executors.engines import guard as guard_module
+from gristmill.executors.engines import guard_process as guard_module
 from gristmill.executors.engines.coordinator import CallReceipt
 from gristmill.executors.engines.engine_executor import Delivery
-from gristmill.executors.engines.guard import GuardProcess, wait_for_local_guards
+from gristmill.executors.engines.guard_process import GuardProcess, wait_for_local_guards
 from gristmill.executors.local.task_transport import TemporaryFolder
 from gristmill.executors.local.worker_process import write_teardown_error
 from gristmill.executors.local.zygote import teardown_error_files
@@ -80,12 +80,12 @@ ACTOR = """
 import contextlib, gc, json, os, signal, sys, time
 from pathlib import Path
 from gristmill import Task
-from gristmill.core.run.flow import WorkItem
+from gristmill.core.run.task_flow import WorkItem
 from gristmill.core.plan.planner import Group
 from gristmill.core.records.quarantine import ErrorBudget
 from gristmill.core.task import Lineage
 from gristmill.executors.driver import Driver
-from gristmill.executors.engines.guard import GroupAssignment, GuardDriver
+from gristmill.executors.engines.guard_process import GroupAssignment, GuardDriver
 from gristmill.executors.worker_pool import pickle_group
 from gristmill.executors.local.task_transport import pack_task
 from tests.executors import test_guard

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 _LOADED = (
-    "from gristmill.executors.local.lazy_arrow_compute import load\nmodule = load()\n"
+    "from gristmill.executors.local.fast_compute_import import load\nmodule = load()\n"
     "import pyarrow as pa, pyarrow.compute as pc\n"
 )
 

@@ -16,7 +16,7 @@ import pytest
 
 from gristmill import LocalExecutor, Pipeline, ProcessingStage, Task
 from gristmill.core.errors import StageError, WorkerLostError
-from gristmill.executors.engines.guard import is_process_running
+from gristmill.executors.engines.guard_process import is_process_running
 from gristmill.executors.local.local_executor import LocalDriver
 from tests.conformance.small_stages import AddOne
 from tests.executors.leftovers import leftovers, nothing_left

@@ -17,7 +17,7 @@ import pytest
 
 from gristmill import DocumentBatch, LocalExecutor, Pipeline, ProcessingStage, RayActorPoolExecutor, Resources, Task
 from gristmill.core.errors import PlanError, ResourceError
-from gristmill.executors.ray.client import RayClient, processes_with_mark
+from gristmill.executors.ray.ray_client import RayClient, processes_with_mark
 from gristmill.text import JsonlReader, JsonlWriter, ScoreFilter, WordCountFilter
 from tests.conformance.small_stages import AddOne, CountTo, Gather, Leak, Trouble
 

@@ -14,7 +14,7 @@ from gristmill.core.plan.planner import Group
 from gristmill.core.records.quarantine import ErrorBudget
 from gristmill.core.task import Lineage
 from gristmill.executors.engines.coordinator import EngineCoordinator, GroupRunner
-from gristmill.executors.engines.guard import GroupAssignment, wait_for_all_guards
+from gristmill.executors.engines.guard_process import GroupAssignment, wait_for_all_guards
 from gristmill.executors.engines.task_serialisation import serialise_task
 from gristmill.executors.local.task_transport import pack_task
 from gristmill.executors.ray.cluster import connect_to_cluster

@@ -9,8 +9,8 @@ import pytest
 from gristmill import Resources
 from gristmill.core.errors import PlanError
 from gristmill.executors.ray import cluster
-from gristmill.executors.ray.client import RayClient
 from gristmill.executors.ray.cluster import ClusterGpuSlots, ClusterNode, connect_to_cluster, missing_resources
+from gristmill.executors.ray.ray_client import RayClient
 
 
 def nodes(*gpus: int, cpus: float = 4) -> list[ClusterNode]:

@@ -10,7 +10,7 @@ from PIL import Image
 
 from gristmill.image import ImageConvertStage, ImageResizeStage
 from gristmill.image.decode import decode
-from gristmill.image.formats import header
+from gristmill.image.image_header import header
 from tests.image.photo_fixtures import FOLDER, batch, photo, rows, saved
 
 COFFEE = (FOLDER / "coffee.jpg").read_bytes()  # 360 x 240

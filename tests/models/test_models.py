@@ -15,7 +15,7 @@ from gristmill.core.errors import InputError, MissingDependencyError
 from gristmill.models import Device, Preprocess, Wanted, export, load_model
 from gristmill.models.caption_tokenizer import CaptionTokenizer
 from gristmill.models.fixed_shape_batches import prefetch_rows, run_in_batches
-from gristmill.models.model import ModelInput
+from gristmill.models.model_loader import ModelInput
 from gristmill.models.score_heads import ScoreHead
 from gristmill.models.weights import read_weights
 from tests.models.clip_fixtures import (

@@ -16,7 +16,7 @@ from gristmill.core.errors import InputError
 from gristmill.image import ImageAestheticFilterStage, ImageEmbeddingStage, ImageTextSimilarityStage
 from gristmill.models import Device, Preprocess, load_model
 from gristmill.models.fixed_shape_batches import run_in_batches
-from gristmill.models.model import ModelInput
+from gristmill.models.model_loader import ModelInput
 from gristmill.models.score_heads import ScoreHead
 from gristmill.models.weights import read_weights
 from tests.models.clip_fixtures import PICTURES, PROJECTION, aesthetic_head, picture, png, small_clip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gristmill.observe import progress as shown
+from gristmill.observe import progress_lines as shown
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from gristmill.cli.main import app
 from gristmill.core.errors import PlanError
 from gristmill.dedup import ExactDeduplicationStage
 from gristmill.observe.estimate import Estimate, estimate
-from gristmill.observe.input_sample import InputSample
+from gristmill.observe.sample_pipeline import InputSample
 from gristmill.text import JsonlReader, JsonlWriter, ParquetReader, ParquetWriter, ScoreFilter, WordCountFilter
 from tests.recipes.user_stages import MakeDocuments
 

@@ -16,7 +16,7 @@ import pytest
 
 from gristmill.core.executor import Progress
 from gristmill.observe import LiveProgress
-from gristmill.observe import progress as shown
+from gristmill.observe import progress_lines as shown
 from gristmill.observe.live_progress import TerminalPanel, compact_number, render_panel
 from tests.observe.progress_samples import FakeTerminal, failing_progress, look, plan, some_progress
 

@@ -16,7 +16,7 @@ from gristmill.core.executor import Progress, SilentObserver
 from gristmill.core.result import Summary
 from gristmill.core.run.stage_stats import StageStats
 from gristmill.observe import LiveProgress, PlainProgress, default_progress
-from gristmill.observe import progress as shown
+from gristmill.observe import progress_lines as shown
 from tests.observe.progress_samples import FakeTerminal, Halve, Read, failing_progress, look, plan, some_progress
 
 # -- counting --------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ def test_a_short_run_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_plain_imports_no_rich() -> None:
     code = (
-        "import sys; from gristmill.observe.progress import default_progress as d; d(); "
+        "import sys; from gristmill.observe.progress_lines import default_progress as d; d(); "
         "assert 'rich' not in sys.modules and 'pyarrow' not in sys.modules"
     )
     environment = {key: value for key, value in os.environ.items() if key != "GRISTMILL_PROGRESS"}

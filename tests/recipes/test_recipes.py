@@ -13,8 +13,8 @@ import pytest
 
 from gristmill import LocalExecutor, Pipeline, ProcessingStage, Resources
 from gristmill.core.errors import RecipeError
-from gristmill.recipes import bundled, catalogue, load_recipe, parse_settings, schema
-from gristmill.recipes.catalogue import known
+from gristmill.recipes import bundled, load_recipe, parse_settings, schema, stage_catalogue
+from gristmill.recipes.stage_catalogue import known
 from gristmill.text import UnicodeReformatter, WordCountFilter
 from tests.download.warc_fixtures import english, write_warc
 from tests.recipes.test_pipeline_to_recipe import again
@@ -287,7 +287,7 @@ def test_a_recipe_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_name_is_found_as_in_the_catalogue_without_loading_the_others() -> None:
-    assert {name: known(name) for name in catalogue()} == dict(catalogue())
+    assert {name: known(name) for name in stage_catalogue()} == dict(stage_catalogue())
     assert known("DocumentFilter") is known("Pipeline") is known("no such thing") is None
     told = "import sys; from gristmill.recipes import load_recipe; "
     told += "load_recipe('heuristic-english', {'input': 'in', 'output': 'out'}).build(); "
@@ -303,7 +303,7 @@ def test_the_catalogue_is_what_the_packages_list() -> None:
     import gristmill.image
     import gristmill.text
 
-    names = set(catalogue())
+    names = set(stage_catalogue())
     packages = (gristmill.text, gristmill.dedup, gristmill.image, gristmill.download)
     listed = [(package, name) for package in packages for name in package.__all__]
     classes = {name for package, name in listed if isinstance(getattr(package, name), type)}
@@ -315,7 +315,7 @@ def test_the_catalogue_is_what_the_packages_list() -> None:
     parts |= {name for name in made_of if not issubclass(getattr(gristmill.download, name), ProcessingStage)}
     core = {"CountRows", "Join", "Repartition", "Route", "Sample", "Shuffle", "Sort"}
     assert names == core | classes - parts
-    kinds = {name: entry.kind for name, entry in catalogue().items()}
+    kinds = {name: entry.kind for name, entry in stage_catalogue().items()}
     assert kinds["JsonlReader"] == "reader"
     assert kinds["ParquetWriter"] == "writer"
     assert kinds["Sample"] == "stage"
@@ -323,7 +323,7 @@ def test_the_catalogue_is_what_the_packages_list() -> None:
 
 
 def test_every_entry_says_what_it_does_and_knows_its_types() -> None:
-    for entry in catalogue().values():
+    for entry in stage_catalogue().values():
         assert entry.help, f"{entry.name} has no docstring"
         for parameter in entry.parameters.values():
             assert parameter.annotation, f"{entry.name}.{parameter.name} has no type"

@@ -15,7 +15,7 @@ from gristmill.core.errors import InputError, PlanError
 from gristmill.dedup import (
     ExactDeduplicationStage,
 )
-from gristmill.report.records import Records, row_id
+from gristmill.report.run_records import Records, row_id
 from gristmill.report.whatif import whatif
 from gristmill.report.why import why
 from gristmill.text import (

@@ -17,7 +17,7 @@ from gristmill.dedup import (
     SemanticDeduplicationStage,
     SimHashDeduplicationStage,
 )
-from gristmill.report.records import row_id
+from gristmill.report.run_records import row_id
 from gristmill.report.whatif import whatif
 from gristmill.report.why import why
 from gristmill.text import (

@@ -386,8 +386,8 @@ def test_examples_of_duplicates_show_all_columns_that_were_compared(tmp_path):
 
 
 def test_a_duplicate_that_is_not_found_has_its_id_and_a_remark(tmp_path, monkeypatch):
-    monkeypatch.setattr("gristmill.report.run_report.cluster_examples.SEARCHED_INPUT_BYTES", 0)
-    monkeypatch.setattr("gristmill.report.run_report.cluster_examples.DEFAULT_BLOCK_BYTES", 256)
+    monkeypatch.setattr("gristmill.report.run_report.cluster_row_texts.SEARCHED_INPUT_BYTES", 0)
+    monkeypatch.setattr("gristmill.report.run_report.cluster_row_texts.DEFAULT_BLOCK_BYTES", 256)
     stage = FuzzyDeduplicationStage(word_ngrams=5, threshold=0.7, id_field="id")
     told, shown = deduplicated(tmp_path, near_duplicates(tmp_path), stage)
     texts = {member["id"]: member["text"] for one in told["examples"] for member in one["members"]}

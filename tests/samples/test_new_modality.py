@@ -15,7 +15,7 @@ from gristmill import LocalExecutor, Pipeline
 from gristmill.core.errors import GristmillError
 from gristmill.io.exchange.shuffle_files import batch_class_name, batch_class_named
 from gristmill.recipes import load_recipe
-from gristmill.recipes.catalogue import kind_of
+from gristmill.recipes.stage_catalogue import kind_of
 from gristmill.report.whatif import whatif
 from tests.samples.sound import (
     BadSound,

@@ -10,9 +10,9 @@ import pytest
 import gristmill.text
 from gristmill import DocumentBatch, Pipeline
 from gristmill.core.arrow.table_conversion import JSON, json_array
+from gristmill.core.deciding_stage import DecidingStage
 from gristmill.core.errors import ColumnError, ContractError, StageError
 from gristmill.core.run.worker import Worker
-from gristmill.core.score import DecidingStage
 from gristmill.text import (
     Filter,
     Modify,

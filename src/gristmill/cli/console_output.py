@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from gristmill.core.result import Result, Summary
     from gristmill.core.run.preview import Preview
     from gristmill.core.task import Lineage
-    from gristmill.recipes.catalogue import Entry
     from gristmill.recipes.recipe_file import RecipeFile
+    from gristmill.recipes.stage_catalogue import Entry
 
 PIPED_WIDTH = 200
 """Width of tables that go to a file or another program, where nothing should be cut."""

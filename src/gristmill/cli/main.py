@@ -13,10 +13,7 @@ from typing import Annotated
 import typer
 
 from gristmill import __version__
-from gristmill.cli.commands import card, index, metrics, models, quarantine, whatif, why
-from gristmill.cli.commands.doctor import doctor
-from gristmill.cli.commands.view import view
-from gristmill.cli.recipe_runner import (
+from gristmill.cli.command_runner import (
     AsEvents,
     ExecutorName,
     MaxErrors,
@@ -36,6 +33,9 @@ from gristmill.cli.recipe_runner import (
     run_recipe,
     side_output_options,
 )
+from gristmill.cli.commands import card, index, metrics, models, quarantine, whatif, why
+from gristmill.cli.commands.doctor import doctor
+from gristmill.cli.commands.view import view
 
 app = typer.Typer(
     name="gristmill",
@@ -200,7 +200,7 @@ def stages(
     """List stages, filters and modifiers, or show one."""
     with exit_on_error():
         from gristmill.cli import console_output
-        from gristmill.recipes.catalogue import catalogue, find_entry, schema
+        from gristmill.recipes.stage_catalogue import catalogue, find_entry, schema
 
         if as_json:
             typer.echo(console_output.format_json([entry for entry in schema() if name in (None, entry["name"])]))

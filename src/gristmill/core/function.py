@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, get_args, get_origin, overload
 
+from gristmill.core.deciding_stage import DecidingStage
 from gristmill.core.resources import Resources
-from gristmill.core.score import DecidingStage
 from gristmill.core.stage import Answer, ProcessingStage, SourceStage, check_settings
 from gristmill.core.task import EmptyTask, Task
 

@@ -5,7 +5,8 @@ drop it. Write `process_batch(tasks)` instead to work on several tasks at once: 
 per input, so that the framework always knows which output came from which input.
 
 A stage that does more than turn tasks into tasks (one that plans, writes, commits, gathers or warns) also inherits the
-roles that it takes on from `core/stage_roles.py`. One that keeps or drops rows is a `DecidingStage` (`core/score.py`).
+roles that it takes on from `core/stage_roles.py`. One that keeps or drops rows is a `DecidingStage`
+(`core/deciding_stage.py`).
 """
 
 from __future__ import annotations

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from gristmill.dedup.exact.bloom_filter import BloomDeduplicationStage as BloomDeduplicationStage
     from gristmill.dedup.exact.exact_stage import ExactDeduplicationStage as ExactDeduplicationStage
     from gristmill.dedup.fuzzy.fuzzy_stage import FuzzyDeduplicationStage as FuzzyDeduplicationStage
-    from gristmill.dedup.fuzzy.hash_distance import (
+    from gristmill.dedup.fuzzy.near_hash_stages import (
         PerceptualHashDeduplicationStage as PerceptualHashDeduplicationStage,
     )
-    from gristmill.dedup.fuzzy.hash_distance import SimHashDeduplicationStage as SimHashDeduplicationStage
+    from gristmill.dedup.fuzzy.near_hash_stages import SimHashDeduplicationStage as SimHashDeduplicationStage
     from gristmill.dedup.index.dedup_index import DedupIndex as DedupIndex
     from gristmill.dedup.semantic.ranking_strategy import RankingStrategy as RankingStrategy
     from gristmill.dedup.semantic.semantic_stage import SemanticDeduplicationStage as SemanticDeduplicationStage

@@ -12,9 +12,9 @@ from gristmill.core.lazy import lazy
 if TYPE_CHECKING:
     from gristmill.download.arxiv.arxiv_papers import ArxivDownloadExtractStage as ArxivDownloadExtractStage
     from gristmill.download.arxiv.latex import LatexCleaner as LatexCleaner
+    from gristmill.download.documents.docx_epub import DocxExtractor as DocxExtractor
+    from gristmill.download.documents.docx_epub import EpubExtractor as EpubExtractor
     from gristmill.download.documents.pdf import PdfExtractor as PdfExtractor
-    from gristmill.download.documents.zip_documents import DocxExtractor as DocxExtractor
-    from gristmill.download.documents.zip_documents import EpubExtractor as EpubExtractor
     from gristmill.download.download_stages import DocumentDownloadExtractStage as DocumentDownloadExtractStage
     from gristmill.download.downloaders import DocumentDownloader as DocumentDownloader
     from gristmill.download.downloaders import HttpDownloader as HttpDownloader
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from gristmill.download.interfaces import URLGenerator as URLGenerator
     from gristmill.download.web.common_crawl import CommonCrawlDownloadExtractStage as CommonCrawlDownloadExtractStage
     from gristmill.download.web.common_crawl import CommonCrawlUrlGenerator as CommonCrawlUrlGenerator
+    from gristmill.download.web.common_crawl_extractor import CommonCrawlHTMLExtractor as CommonCrawlHTMLExtractor
     from gristmill.download.web.html_extractors import HTMLExtractorAlgorithm as HTMLExtractorAlgorithm
     from gristmill.download.web.html_extractors import JusTextExtractor as JusTextExtractor
     from gristmill.download.web.html_extractors import ResiliparseExtractor as ResiliparseExtractor
     from gristmill.download.web.html_extractors import TrafilaturaExtractor as TrafilaturaExtractor
-    from gristmill.download.web.page_extractor import CommonCrawlHTMLExtractor as CommonCrawlHTMLExtractor
     from gristmill.download.web.stop_lists import get_stop_list_dict as get_stop_list_dict
     from gristmill.download.web.url_list import UrlListDownloadExtractStage as UrlListDownloadExtractStage
     from gristmill.download.web.warc_ranges import CommonCrawlWARCReader as CommonCrawlWARCReader

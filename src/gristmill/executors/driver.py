@@ -1,8 +1,8 @@
 """The driver of a run: the scheduling loop that all executors with their own workers share.
 
 It lists sources, sends calls to idle workers, handles their messages, replaces workers that die, divides GPUs, and
-stops everything at the end. `core/run/schedule.py` and `core/run/flow.py` decide what runs next. How to start, call and
-hear from a worker is up to the subclass: processes of this machine (`local_executor.py`) or Ray actors
+stops everything at the end. `core/run/schedule.py` and `core/run/task_flow.py` decide what runs next. How to start, call
+and hear from a worker is up to the subclass: processes of this machine (`local_executor.py`) or Ray actors
 (`actor_pool_executor.py`).
 """
 
@@ -16,7 +16,6 @@ from typing import Any, cast
 from gristmill.core.errors import StageError, TaskTimeoutError, WorkerLostError
 from gristmill.core.executor import Job, Machine, TaskRef
 from gristmill.core.records.quarantine import QuarantinedRecord
-from gristmill.core.run.flow import CallOutput, Flow, WorkerCall, WorkItem
 from gristmill.core.run.isolation import RowLocation
 from gristmill.core.run.schedule import (
     EDGE_BYTES,
@@ -30,6 +29,7 @@ from gristmill.core.run.schedule import (
     tasks_per_call,
 )
 from gristmill.core.run.stage_stats import StageStats
+from gristmill.core.run.task_flow import CallOutput, Flow, WorkerCall, WorkItem
 from gristmill.core.task import Lineage
 from gristmill.executors.gpu_division import GpuDivision
 from gristmill.executors.machine import GpuSlots

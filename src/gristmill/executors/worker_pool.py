@@ -17,10 +17,10 @@ from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.plan.planner import Group
 from gristmill.core.records.quarantine import ErrorBudget
 from gristmill.core.records.rejected_rows import RejectedRowRecorder
-from gristmill.core.run.flow import Flow, WorkerCall
 from gristmill.core.run.isolation import FailureHistory, RowLocation
 from gristmill.core.run.recovery import SentDigest
 from gristmill.core.run.schedule import START_SECONDS, WINDOW, expected_output_bytes
+from gristmill.core.run.task_flow import Flow, WorkerCall
 from gristmill.core.stage import implements
 from gristmill.core.task import Lineage
 from gristmill.executors.machine import GpuSlot, GpuSlots

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from gristmill.image.filters import ImageResolutionFilter as ImageResolutionFilter
     from gristmill.image.filters import ImageTextFilter as ImageTextFilter
     from gristmill.image.filters import ImageWatermarkFilter as ImageWatermarkFilter
-    from gristmill.image.formats import BadImage as BadImage
-    from gristmill.image.formats import Header as Header
-    from gristmill.image.formats import header as header
+    from gristmill.image.image_header import BadImage as BadImage
+    from gristmill.image.image_header import Header as Header
+    from gristmill.image.image_header import header as header
     from gristmill.image.model_filters import ImageAestheticFilterStage as ImageAestheticFilterStage
     from gristmill.image.model_filters import ImageNSFWFilterStage as ImageNSFWFilterStage
     from gristmill.image.model_filters import ImageTextSimilarityStage as ImageTextSimilarityStage

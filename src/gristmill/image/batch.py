@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gristmill.image.formats import EXTENSIONS, image_format
+from gristmill.image.image_header import EXTENSIONS, image_format
 from gristmill.samples.batch import SampleBatch
 
 IMAGE, IMAGE_ID = "image", "image_id"

@@ -25,7 +25,7 @@ import numpy as np
 
 from gristmill.core.errors import MissingDependencyError, require
 from gristmill.image.batch import HEADERS, IMAGE, PIXELS, ImageBatch
-from gristmill.image.formats import (
+from gristmill.image.image_header import (
     JPEG,
     BadImage,
     Header,

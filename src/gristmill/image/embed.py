@@ -14,12 +14,12 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
 from gristmill.image.batch import IMAGE, PIXELS, ImageBatch
-from gristmill.image.model_stage import EMBEDDING, ImageModelStage
+from gristmill.image.image_model_stage import EMBEDDING, ImageModelStage
 from gristmill.samples.model_stages import embedding_column, split_by_batch, unit_rows
 
 if TYPE_CHECKING:
     from gristmill.core.stage import Columns
-    from gristmill.models.model import Array
+    from gristmill.models.model_loader import Array
 
 
 class ImageEmbeddingStage(ImageModelStage):

@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from gristmill.image.formats import FORMATS, Header
+from gristmill.image.image_header import FORMATS, Header
 from gristmill.samples.filters import SIZE, RangeFilter, SampleFilter
 
 PIXELS, GREY, HEADER = "pixels", "grey", "header"

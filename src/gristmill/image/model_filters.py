@@ -1,7 +1,8 @@
 """Filters of images that use a model: aesthetics, unsafe content, whether the caption fits.
 
 Each writes its score as a column, and drops rows by it. Scores, thresholds and dropped rows are recorded as those of
-all filters are (`core/score.py`). A row without a score, because it has no embedding or no caption, is dropped.
+all filters are (`core/deciding_stage.py`). A row without a score, because it has no embedding or no caption, is
+dropped.
 
 Scores are computed from the embedding that `ImageEmbeddingStage` has written, or else from one that is made here and
 not kept (`samples/model_stages.py`).
@@ -19,17 +20,17 @@ from gristmill.core.arrow.array_building import as_one_array
 from gristmill.core.errors import ContractError, InputError
 from gristmill.core.stage_roles import ScoringRole
 from gristmill.image.batch import ImageBatch
-from gristmill.image.model_stage import EMBEDDING, ImageModelStage
+from gristmill.image.image_model_stage import EMBEDDING, ImageModelStage
 from gristmill.models.caption_tokenizer import CaptionTokenizer
 from gristmill.models.fixed_shape_batches import run_in_batches
-from gristmill.models.model import TEXT, Model, load_model, onnx_file
 from gristmill.models.model_files import AESTHETIC
+from gristmill.models.model_loader import TEXT, Model, load_model, onnx_file
 from gristmill.models.score_heads import ScoreHead
 from gristmill.samples.model_stages import HeadScoreStage, ModelScoreStage, head_file, unit_rows
 
 if TYPE_CHECKING:
     from gristmill.core.stage import Columns
-    from gristmill.models.model import Array
+    from gristmill.models.model_loader import Array
 
 
 class ImageAestheticFilterStage(ImageModelStage, HeadScoreStage[ImageBatch]):

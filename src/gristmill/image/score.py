@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gristmill.core.score import FilterStep
+from gristmill.core.deciding_stage import FilterStep
 from gristmill.image.batch import IMAGE, ImageBatch
 from gristmill.image.decode import (
     HEADER_DECODER,

@@ -21,7 +21,7 @@ from gristmill.core.errors import require
 from gristmill.core.stage import Columns, ProcessingStage
 from gristmill.image.batch import IMAGE, ImageBatch
 from gristmill.image.decode import MAX_PIXELS, decode
-from gristmill.image.formats import AVIF, EXTENSIONS, FORMATS, GIF, JPEG, PNG, WEBP, BadImage, Header, header
+from gristmill.image.image_header import AVIF, EXTENSIONS, FORMATS, GIF, JPEG, PNG, WEBP, BadImage, Header, header
 from gristmill.samples.decode import encoded_views, set_aside_bad_samples, without_decoded
 from gristmill.samples.sample_files import EXTENSION
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from gristmill.core.errors import InputError, require
-from gristmill.models.model import Array
+from gristmill.models.model_loader import Array
 
 PADDING_STEP = 16
 

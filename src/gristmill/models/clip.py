@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gristmill.core.errors import InputError
-from gristmill.models.model import IMAGE, ModelInput
+from gristmill.models.model_loader import IMAGE, ModelInput
 from gristmill.models.weights import Weights, read_weights
 
 OUTPUTS = {"vision": "image_embeds", "text": "text_embeds"}

@@ -16,7 +16,7 @@ import numpy as np
 
 from gristmill.core.errors import InputError, PlanError, require
 from gristmill.models.clip import OUTPUTS, ClipWeights, EncoderShape
-from gristmill.models.model import IMAGE, TEXT
+from gristmill.models.model_loader import IMAGE, TEXT
 
 OPSET, IR = 18, 9
 COPIED_FILES = ("config.json", "preprocessor_config.json", "tokenizer.json", "tokenizer_config.json")

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from gristmill.models.model import Array
+from gristmill.models.model_loader import Array
 
 CPU_ROWS = 4
 """The maximum number of rows in a batch on a CPU."""

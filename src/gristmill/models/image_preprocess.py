@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from gristmill.core.errors import InputError, require
-from gristmill.models.model import Array, ModelInput
+from gristmill.models.model_loader import Array, ModelInput
 
 CONFIG = "preprocessor_config.json"
 BILINEAR, BICUBIC = 2, 3

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gristmill.core.errors import InputError, require
-from gristmill.models.model import Array, Device, ModelInput
+from gristmill.models.model_loader import Array, Device, ModelInput
 
 _TYPES = {
     "tensor(float)": "float32", "tensor(float16)": "float16", "tensor(uint8)": "uint8",

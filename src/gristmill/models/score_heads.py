@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from gristmill.core.errors import InputError
-from gristmill.models.model import Array
+from gristmill.models.model_loader import Array
 from gristmill.models.weights import Weights, read_weights
 
 _LAYER = re.compile(r"(?:^|.*\.)(?:layers|mlp|linear|fc|head|classifier)[._]?(\d*)\.weight$")

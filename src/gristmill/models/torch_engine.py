@@ -9,7 +9,7 @@ import numpy as np
 
 from gristmill.core.errors import PlanError, require
 from gristmill.models.clip import OUTPUTS, ClipWeights, EncoderShape
-from gristmill.models.model import Array, Device, ModelInput
+from gristmill.models.model_loader import Array, Device, ModelInput
 
 
 class TorchModel:

@@ -12,9 +12,9 @@ from gristmill.core.lazy import lazy
 if TYPE_CHECKING:
     from gristmill.observe.events import Events as Events
     from gristmill.observe.live_progress import LiveProgress as LiveProgress
-    from gristmill.observe.progress import PlainProgress as PlainProgress
-    from gristmill.observe.progress import Several as Several
-    from gristmill.observe.progress import default_progress as default_progress
+    from gristmill.observe.progress_lines import PlainProgress as PlainProgress
+    from gristmill.observe.progress_lines import Several as Several
+    from gristmill.observe.progress_lines import default_progress as default_progress
     from gristmill.observe.prometheus import MetricsEndpoint as MetricsEndpoint
     from gristmill.observe.traces import Traces as Traces
 else:

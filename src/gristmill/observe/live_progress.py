@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from gristmill.core.executor import Observer
 from gristmill.core.fast_dataclass import fast_dataclass
-from gristmill.observe.progress import bottleneck_line, total_line
+from gristmill.observe.progress_lines import bottleneck_line, total_line
 from gristmill.observe.run_snapshot import ProgressTracker, RunSnapshot, StageProgress, merge_by_group
 
 if TYPE_CHECKING:

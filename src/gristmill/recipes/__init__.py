@@ -14,9 +14,9 @@ Classes are found by their public names, so a new public stage or filter is avai
 written `package.module:ClassName`.
 """
 
-from gristmill.recipes.catalogue import Entry, Parameter, catalogue, schema
 from gristmill.recipes.pipeline_to_recipe import recipe_of
 from gristmill.recipes.recipe import Recipe, bundled, load_recipe
+from gristmill.recipes.stage_catalogue import Entry, Parameter, catalogue, schema
 from gristmill.recipes.variables import parse_settings
 
 __all__ = [

@@ -16,10 +16,10 @@ from gristmill.core.errors import GristmillError, RecipeError
 from gristmill.core.function import FunctionStage
 from gristmill.core.resources import Resources
 from gristmill.core.stage import SETTINGS, CompositeStage, ProcessingStage
-from gristmill.recipes.catalogue import Parameter, kind_of, name_in_recipe, parameters_of
 from gristmill.recipes.recipe import Recipe
 from gristmill.recipes.recipe_file import StageSpec
 from gristmill.recipes.stage_builder import build_stage
+from gristmill.recipes.stage_catalogue import Parameter, kind_of, name_in_recipe, parameters_of
 
 if TYPE_CHECKING:
     from gristmill.core.executor import Executor

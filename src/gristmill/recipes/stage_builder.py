@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from gristmill.core.errors import GristmillError, MissingDependencyError, RecipeError, did_you_mean
 from gristmill.core.resources import Resources
 from gristmill.core.stage import ProcessingStage
-from gristmill.recipes.catalogue import Entry, Parameter, catalogue, find_entry, is_part, takes_any_parameter
 from gristmill.recipes.recipe_file import StageSpec
+from gristmill.recipes.stage_catalogue import Entry, Parameter, catalogue, find_entry, is_part, takes_any_parameter
 from gristmill.recipes.variables import part_named_by, stage_named_by
 
 if TYPE_CHECKING:

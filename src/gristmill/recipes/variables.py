@@ -14,8 +14,8 @@ import yaml
 
 from gristmill.core.errors import RecipeError, did_you_mean
 from gristmill.core.stage import SETTINGS
-from gristmill.recipes.catalogue import find_entry, is_part, known, takes_any_parameter
 from gristmill.recipes.recipe_file import RecipeFile
+from gristmill.recipes.stage_catalogue import find_entry, is_part, known, takes_any_parameter
 
 _VARIABLE = re.compile(r"\$(\$)?\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _OWN_CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Z]\w*")

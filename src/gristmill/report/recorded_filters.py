@@ -19,14 +19,14 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import as_one_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.batch import scatter_to_rows
+from gristmill.core.deciding_stage import DecidingStage
 from gristmill.core.errors import InputError, did_you_mean, shorten
-from gristmill.core.score import DecidingStage
 from gristmill.core.stage import ProcessingStage
 from gristmill.samples.filters import SampleFilter
 from gristmill.text.document_filter import DocumentFilter
 
 if TYPE_CHECKING:
-    from gristmill.report.records import Records
+    from gristmill.report.run_records import Records
 
 Settings = Mapping[str, Any]
 """New parameters: `Class.parameter`, `Class#2.parameter` for the second of two, or `name of a stage.parameter`, and the

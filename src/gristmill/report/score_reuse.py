@@ -16,14 +16,14 @@ from gristmill.core.arrow.array_building import as_one_array, literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import POSITION
 from gristmill.core.batch import SOURCE_FILE, column_cache, stored_rows
+from gristmill.core.deciding_stage import DecidingStage, Decision
 from gristmill.core.pipeline import Pipeline
 from gristmill.core.plan.planner import decompose
 from gristmill.core.records.row_scores import FILE, PLACE, unique_names
-from gristmill.core.score import DecidingStage, Decision
 from gristmill.core.stage import ProcessingStage
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.commit import safe_file_name
-from gristmill.report.records import Records
+from gristmill.report.run_records import Records
 from gristmill.samples.batch import DocumentBatch
 from gristmill.text.score import ScoreFilter
 

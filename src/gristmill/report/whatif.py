@@ -20,10 +20,10 @@ from gristmill.core.arrow.array_building import as_one_array, literal, make_arra
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.errors import InputError, shorten
 from gristmill.core.records.row_scores import CHARS, DROPPED, FILE, LANGUAGE, PLACE, SOURCE, TOKENS, unique_names
-from gristmill.core.sample import draw_uniform
+from gristmill.core.row_sampling import draw_uniform
 from gristmill.core.task import digest
 from gristmill.report.recorded_filters import RecordedFilter, Settings, recorded_filters
-from gristmill.report.records import SCORES, Records, read_input_row
+from gristmill.report.run_records import SCORES, Records, read_input_row
 
 SAMPLE_ROWS, MAX_GROUP_VALUES = 5, 1000
 NO_VALUE = "(none)"

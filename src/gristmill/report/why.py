@@ -21,9 +21,9 @@ from gristmill.core.errors import InputError
 from gristmill.core.records.row_scores import CHARS, DROPPED, FACTS, FILE, ID, LANGUAGE, PLACE, SEGMENT, SOURCE, TOKENS
 from gristmill.core.task import digest
 from gristmill.dedup.clusters.cluster_table import SIMILARITY
-from gristmill.report.cluster_tables import ComparedColumns, cluster_tables, compared_columns
+from gristmill.report.cluster_table_listing import ComparedColumns, cluster_tables, compared_columns
 from gristmill.report.recorded_filters import recorded_filters
-from gristmill.report.records import REJECTED, SCORES, Records, read_output_row, row_id
+from gristmill.report.run_records import REJECTED, SCORES, Records, read_output_row, row_id
 from gristmill.report.whatif import input_row_at
 
 if TYPE_CHECKING:

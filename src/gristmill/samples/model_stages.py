@@ -23,13 +23,13 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.arrow.array_building import as_one_array, make_array
+from gristmill.core.deciding_stage import DecidingStage, Decision
 from gristmill.core.errors import ContractError, InputError
 from gristmill.core.resources import Resources
-from gristmill.core.score import DecidingStage, Decision
 from gristmill.core.stage import ProcessingStage
 from gristmill.models.fixed_shape_batches import CPU_ROWS, prefetch_rows, run_in_batches
-from gristmill.models.model import ENGINES, Array, Device
 from gristmill.models.model_files import Wanted
+from gristmill.models.model_loader import ENGINES, Array, Device
 from gristmill.models.score_heads import ScoreHead
 from gristmill.samples.batch import BadSample, SampleBatch
 from gristmill.samples.decode import set_aside_bad_samples

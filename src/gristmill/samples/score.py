@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import as_one_array, make_array
 from gristmill.core.arrow.lazy_compute import pc
+from gristmill.core.deciding_stage import FilteringStage, FilterStep
 from gristmill.core.errors import shorten
-from gristmill.core.score import FilteringStage, FilterStep
 from gristmill.core.stage import Columns, ProcessingStage
 from gristmill.core.stage_roles import ScoringRole
 from gristmill.samples.batch import BadSample, S, SampleBatch

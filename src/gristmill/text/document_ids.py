@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.errors import ColumnError
-from gristmill.core.sample import row_ids
+from gristmill.core.row_sampling import row_ids
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.task import digest
 from gristmill.samples.batch import DocumentBatch

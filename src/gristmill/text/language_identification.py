@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
+from gristmill.core.deciding_stage import DecidingStage, Decision
 from gristmill.core.errors import PlanError, did_you_mean, shorten
-from gristmill.core.score import DecidingStage, Decision
 from gristmill.models.fasttext_model import UNKNOWN, FastTextModel
 from gristmill.samples.batch import DocumentBatch
 from gristmill.text.argument_checks import check_count, check_ratio

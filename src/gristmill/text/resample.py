@@ -15,7 +15,7 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.batch import Batch
-from gristmill.core.sample import draw_uniform, row_ids
+from gristmill.core.row_sampling import draw_uniform, row_ids
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.task import digest
 from gristmill.text.text_columns import batch_column, python_values

@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.table_conversion import table_to_rows, to_array
+from gristmill.core.deciding_stage import FilteringStage, FilterStep
 from gristmill.core.errors import ContractError, shorten
-from gristmill.core.score import FilteringStage, FilterStep
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.stage_roles import ReportingRole, ScoringRole
 from gristmill.samples.batch import DocumentBatch

@@ -10,9 +10,9 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.batch import Batch
+from gristmill.core.deciding_stage import DecidingStage, Decision
 from gristmill.core.errors import did_you_mean
-from gristmill.core.sample import draw_uniform, row_ids
-from gristmill.core.score import DecidingStage, Decision
+from gristmill.core.row_sampling import draw_uniform, row_ids
 from gristmill.core.task import digest
 from gristmill.samples.batch import DocumentBatch
 from gristmill.text.argument_checks import check_count, check_ratio

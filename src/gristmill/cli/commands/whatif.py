@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gristmill.cli.command_runner import ExecutorName, Quiet, Verbose, Workers, allow_local_modules, exit_on_error
 from gristmill.cli.commands.why import RunDirectory
-from gristmill.cli.recipe_runner import ExecutorName, Quiet, Verbose, Workers, allow_local_modules, exit_on_error
 from gristmill.core.errors import InputError
 from gristmill.core.result import count_noun
 
@@ -63,11 +63,11 @@ def rerun_with(
 ) -> None:
     """Run the recipe of a run again with other parameters, into another directory, with the scores that are known."""
     from gristmill.cli import console_output
-    from gristmill.cli.recipe_runner import make_executor, recipe_of_run
+    from gristmill.cli.command_runner import make_executor, recipe_of_run
     from gristmill.core.executor import SilentObserver
     from gristmill.core.records.record_store import RecordStore
-    from gristmill.observe.progress import default_progress
-    from gristmill.report.records import Records
+    from gristmill.observe.progress_lines import default_progress
+    from gristmill.report.run_records import Records
     from gristmill.report.score_reuse import changes_since_run, with_recorded_scores
 
     before = recipe_of_run(run, NEEDS_RECIPE).build()

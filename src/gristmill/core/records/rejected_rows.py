@@ -19,8 +19,8 @@ from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import POSITION, VERDICT
 from gristmill.core.batch import SOURCE_FILE, Batch
+from gristmill.core.deciding_stage import DecidingStage, Decision
 from gristmill.core.fast_dataclass import fast_dataclass
-from gristmill.core.score import DecidingStage, Decision
 from gristmill.core.task import Task, WrittenFiles
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from gristmill.core.arrow.array_building import as_one_array, literal, make_arra
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import POSITION, column_values, is_json, is_text
 from gristmill.core.batch import SOURCE_FILE, Batch, all_stored_rows, column_cache, scatter_to_rows, stored_rows
+from gristmill.core.deciding_stage import DecidingStage, Decision, FilteringStage
 from gristmill.core.fast_dataclass import fast_dataclass
-from gristmill.core.score import DecidingStage, Decision, FilteringStage
 from gristmill.core.stage_roles import ScoringRole
 from gristmill.core.task import Task
 

@@ -22,10 +22,10 @@ from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import POSITION, VERDICT, table_to_rows
 from gristmill.core.batch import Batch, column_cache, read_copy, scatter_to_rows, stored_rows
+from gristmill.core.deciding_stage import Decision
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.records.rejected_rows import rejected_column_name
-from gristmill.core.sample import draw_uniform
-from gristmill.core.score import Decision
+from gristmill.core.row_sampling import draw_uniform
 from gristmill.core.task import Task, digest
 
 SAMPLES, VALUES = 12, 200

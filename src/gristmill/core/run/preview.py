@@ -11,11 +11,11 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.table_conversion import table_to_rows
 from gristmill.core.batch import Batch
+from gristmill.core.deciding_stage import DecidingStage
 from gristmill.core.errors import StageError, printable
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.records.quarantine import ErrorBudget
 from gristmill.core.run.worker import Worker
-from gristmill.core.score import DecidingStage
 from gristmill.core.stage import copies_for_this_process
 from gristmill.core.stage_roles import GatherRole, WriterRole
 from gristmill.core.task import Task

@@ -22,7 +22,7 @@ from gristmill.core.errors import LostTaskError, StageError
 from gristmill.core.fast_dataclass import fast_dataclass
 
 if TYPE_CHECKING:
-    from gristmill.core.run.flow import CallOutput, WorkItem
+    from gristmill.core.run.task_flow import CallOutput, WorkItem
     from gristmill.core.stage import ProcessingStage
     from gristmill.core.task import Lineage, Task
 

@@ -19,12 +19,12 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gristmill.core.batch import Batch
+from gristmill.core.deciding_stage import DecidingStage, Decision
 from gristmill.core.errors import DownloadError, GristmillError, OutputError, StageError, describe_error
 from gristmill.core.records.rejected_rows import materialise_answer
 from gristmill.core.records.row_sketch import RowSketcher
 from gristmill.core.run.isolation import Isolator, task_number
 from gristmill.core.run.stage_stats import StageStats
-from gristmill.core.score import DecidingStage, Decision
 from gristmill.core.stage import Answer, ProcessingStage, WorkerMetadata, implements, take_counts
 from gristmill.core.stage_roles import GatherRole, WriterRole
 from gristmill.core.task import GatherTask, Task

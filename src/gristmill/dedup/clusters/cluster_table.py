@@ -28,7 +28,7 @@ from gristmill.core.arrow.hash_partitioning import required_column
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.batch import Batch
 from gristmill.core.errors import PlanError, shorten
-from gristmill.core.sample import row_ids
+from gristmill.core.row_sampling import row_ids
 from gristmill.core.task import GatherTask, WrittenFile, WrittenFiles, digest
 from gristmill.dedup.columns.arrow_numpy import Numbers, as_one_array, errors_name_column, numbers, values_of
 from gristmill.dedup.columns.column_hashes import hash64

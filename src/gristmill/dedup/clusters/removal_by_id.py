@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.batch import Batch
+from gristmill.core.deciding_stage import DecidingStage, Decision
 from gristmill.core.errors import InputError
-from gristmill.core.score import DecidingStage, Decision
 from gristmill.core.stage import Columns
 from gristmill.core.stage_roles import ReportingRole
 from gristmill.core.task import FileSlice, digest

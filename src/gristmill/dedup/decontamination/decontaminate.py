@@ -23,8 +23,8 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.table_conversion import VERDICT
 from gristmill.core.batch import Batch
+from gristmill.core.deciding_stage import DecidingStage, Decision
 from gristmill.core.errors import InputError, PlanError, shorten
-from gristmill.core.score import DecidingStage, Decision
 from gristmill.core.stage import Columns, CompositeStage, ProcessingStage, WorkerMetadata
 from gristmill.core.stage_roles import ReportingRole
 from gristmill.dedup.columns.arrow_numpy import flags

@@ -16,7 +16,7 @@ from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import VERDICT
 from gristmill.core.batch import Batch
-from gristmill.core.score import Decision
+from gristmill.core.deciding_stage import Decision
 from gristmill.core.stage import Columns, ProcessingStage
 from gristmill.dedup.columns.arrow_numpy import Numbers, as_one_array, flags, from_numbers, numbers
 from gristmill.dedup.columns.batch_texts import texts_of, with_texts

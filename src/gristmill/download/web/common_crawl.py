@@ -20,8 +20,8 @@ from gristmill.core.task import EmptyTask
 from gristmill.download.download_stages import DocumentDownloadExtractStage
 from gristmill.download.downloaders import DocumentDownloader, HttpDownloader, ObjectDownloader, read_object
 from gristmill.download.interfaces import URLGenerator
+from gristmill.download.web.common_crawl_extractor import CommonCrawlHTMLExtractor
 from gristmill.download.web.html_extractors import HTMLExtractorAlgorithm
-from gristmill.download.web.page_extractor import CommonCrawlHTMLExtractor
 from gristmill.download.web.warc_reader import CommonCrawlWarcIterator
 from gristmill.io.fetch.http_client import HttpClient, Manners
 from gristmill.samples.batch import DocumentBatch

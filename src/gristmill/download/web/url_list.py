@@ -22,12 +22,12 @@ from gristmill.core.batch import SOURCE_FILE
 from gristmill.core.errors import DownloadError
 from gristmill.core.stage import Columns, CompositeStage, ProcessingStage, WorkerMetadata
 from gristmill.core.task import EmptyTask, FileGroupTask
+from gristmill.download.documents.docx_epub import DocxExtractor, EpubExtractor
 from gristmill.download.documents.pdf import PdfExtractor
-from gristmill.download.documents.zip_documents import DocxExtractor, EpubExtractor
 from gristmill.download.download_stages import DocumentExtractStage, rows_to_table
 from gristmill.download.interfaces import DocumentExtractor
 from gristmill.download.web.charset import decode_page
-from gristmill.download.web.page_extractor import CommonCrawlHTMLExtractor
+from gristmill.download.web.common_crawl_extractor import CommonCrawlHTMLExtractor
 from gristmill.io.fetch.http_client import HttpClient, Manners
 from gristmill.io.formats.plain_text import TEXT_COLUMN, read_text_lines
 from gristmill.io.read.file_listing import Paths

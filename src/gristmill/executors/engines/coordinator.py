@@ -21,16 +21,16 @@ from gristmill.core.errors import GristmillError, StageError
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.records.quarantine import QuarantinedRecord
 from gristmill.core.records.rejected_rows import REJECTED_POSITION
-from gristmill.core.run.flow import CallOutput
 from gristmill.core.run.stage_stats import StageStats
+from gristmill.core.run.task_flow import CallOutput
 from gristmill.core.stage import implements
 from gristmill.core.task import Lineage, Task
-from gristmill.executors.engines.guard import GroupAssignment, GuardDriver, GuardProcess, is_process_running
+from gristmill.executors.engines.guard_process import GroupAssignment, GuardDriver, GuardProcess, is_process_running
 from gristmill.executors.engines.task_serialisation import deserialise_task, serialise_task
 from gristmill.executors.local.task_transport import PackedTask
 from gristmill.executors.local.worker_process import as_stage_error
+from gristmill.executors.ray.console_forwarding import OutputMarker
 from gristmill.executors.ray.control_actor import ActorMethod, ControlActor, ControlState, P, T, report_output_marks
-from gristmill.executors.ray.output_forwarding import OutputMarker
 from gristmill.executors.ray.worker_actor import StoredTask
 
 _NODE_SETUP_POLL_SECONDS = 1.0

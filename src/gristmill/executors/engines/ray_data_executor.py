@@ -2,7 +2,7 @@
 
 Each group of fused stages before the first that gathers is one `map_batches` over a pool of actors; blocks hold tasks
 as bytes (`task_serialisation.py`). Ray Data decides on scheduling, back-pressure and pool sizes. Accounting, isolation
-of failing records, and everything from the first gather on are ours (`engine_executor.py`, `guard.py`).
+of failing records, and everything from the first gather on are ours (`engine_executor.py`, `guard_process.py`).
 
 What is given up: a clean cluster. Ray Data leaves detached actors behind, one set that all its users share.
 """
@@ -17,8 +17,8 @@ from gristmill.core.errors import require
 from gristmill.core.executor import Machine
 from gristmill.executors.engines.coordinator import GroupRunner
 from gristmill.executors.engines.engine_executor import EngineExecutor, EngineJob, tasks_per_call
-from gristmill.executors.engines.guard import GroupAssignment
-from gristmill.executors.executor_settings import UNSUPPORTED_SETTINGS
+from gristmill.executors.engines.guard_process import GroupAssignment
+from gristmill.executors.setting_checks import UNSUPPORTED_SETTINGS
 
 TASK_COLUMN = "task"
 BLOCK_BYTES = 16 * 2**20

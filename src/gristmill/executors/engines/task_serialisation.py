@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
-from gristmill.core.run.flow import WorkItem
+from gristmill.core.run.task_flow import WorkItem
 from gristmill.core.task import Lineage
 from gristmill.executors.local.task_transport import PackedTask, pack_task, write_buffer_file
 

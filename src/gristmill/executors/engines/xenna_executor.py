@@ -2,7 +2,7 @@
 
 Each group of fused stages before the first that gathers is one stage of Xenna; tasks are bytes
 (`task_serialisation.py`). Xenna decides how many workers a stage has. Accounting, isolation of failing records, and
-everything from the first gather on are ours (`engine_executor.py`, `guard.py`).
+everything from the first gather on are ours (`engine_executor.py`, `guard_process.py`).
 
 Xenna uses whole cores only, and needs a worker of every stage at the same time. So that small machines can run it too,
 it is told smaller needs than the real ones, in proportion.
@@ -18,7 +18,7 @@ from gristmill.core.errors import PlanError, ResourceError, require
 from gristmill.core.executor import Machine
 from gristmill.core.plan.planner import Plan
 from gristmill.executors.engines.engine_executor import EngineExecutor, EngineJob, tasks_per_call
-from gristmill.executors.executor_settings import UNSUPPORTED_SETTINGS
+from gristmill.executors.setting_checks import UNSUPPORTED_SETTINGS
 
 XENNA_DEFAULTS: dict[str, Any] = {
     "execution_mode": "streaming",

@@ -2,7 +2,7 @@
 
 It has a single thread and has imported what workers need, so that a fork is safe and takes milliseconds, whatever
 threads, models or CUDA contexts the driver holds. Where the driver itself is small and has no threads, the zygote is a
-fork of it (`zygote_fork.py`), otherwise a new process. The user's script is not run again in workers, so it needs no
+fork of it (`driver_fork.py`), otherwise a new process. The user's script is not run again in workers, so it needs no
 `if __name__ == "__main__"`. When the driver ends, in whatever way, the zygote kills the workers and removes the
 temporary files of the run; when the zygote ends, the kernel kills the workers.
 """
@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import GristmillError
-from gristmill.executors.local import lazy_arrow_compute
-from gristmill.executors.local.zygote_fork import ForkedChild, can_fork, fork_zygote
+from gristmill.executors.local import fast_compute_import
+from gristmill.executors.local.driver_fork import ForkedChild, can_fork, fork_zygote
 
 if TYPE_CHECKING:
     import subprocess
@@ -209,7 +209,7 @@ def _serve_requests(control: socket.socket, file: socket.SocketIO, linger: float
     gc.disable()  # imports create no garbage worth collecting
     for name in file.readline().decode().split():
         with contextlib.suppress(ImportError):
-            lazy_arrow_compute.load() if name == lazy_arrow_compute.NAME else importlib.import_module(name)
+            fast_compute_import.load() if name == fast_compute_import.NAME else importlib.import_module(name)
     folders = _read_folders(file)
     _lock_folders(folders if linger else [])
     gc.freeze()  # keeps the collector from touching, and so copying, pages that are shared with workers

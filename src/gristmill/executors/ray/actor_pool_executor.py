@@ -31,17 +31,9 @@ from typing import Any, ClassVar
 from gristmill.core.errors import PlanError, ResourceError, require
 from gristmill.core.executor import MODES, Executor, Job, Machine, TaskRef, is_batch_mode
 from gristmill.core.plan.planner import Plan
-from gristmill.core.run.flow import WorkerCall, WorkItem
+from gristmill.core.run.task_flow import WorkerCall, WorkItem
 from gristmill.core.task import Lineage
 from gristmill.executors.driver import WORKER_LOST, Driver
-from gristmill.executors.executor_settings import (
-    FLAG,
-    POSITIVE,
-    UNSUPPORTED_SETTINGS,
-    check_config,
-    check_runtime_env,
-    check_setting,
-)
 from gristmill.executors.machine import GpuSlot
 from gristmill.executors.ray.actor_pool import ActorHandle, ActorPool
 from gristmill.executors.ray.actor_reuse import ActorCaches
@@ -55,12 +47,20 @@ from gristmill.executors.ray.cluster import (
     request_autoscaler_cpus,
     without_reserved,
 )
+from gristmill.executors.ray.console_forwarding import output_forwarder
 from gristmill.executors.ray.control_actor import ControlActor, ControlActorSupervisor, ControlState, SharedPart
 from gristmill.executors.ray.input_tasks import store_input_tasks
 from gristmill.executors.ray.locality import move_local_items_first, nearest_worker
-from gristmill.executors.ray.output_forwarding import output_forwarder
 from gristmill.executors.ray.runtime_env import RuntimeEnvironments
 from gristmill.executors.ray.worker_actor import StoredTask
+from gristmill.executors.setting_checks import (
+    FLAG,
+    POSITIVE,
+    UNSUPPORTED_SETTINGS,
+    check_config,
+    check_runtime_env,
+    check_setting,
+)
 from gristmill.executors.worker_pool import WorkerHandle
 
 RAY_OPTIONS = (

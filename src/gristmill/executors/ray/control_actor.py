@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from gristmill.core.errors import ResourceError
 from gristmill.core.run.isolation import RowLocation
-from gristmill.executors.ray.output_forwarding import OutputMarker
+from gristmill.executors.ray.console_forwarding import OutputMarker
 
 if TYPE_CHECKING:
     from gristmill.executors.ray.worker_actor import WorkerMessage
@@ -191,7 +191,7 @@ class ControlActor:
         return self.marks is not None
 
     async def add_output_marks(self, marks: list[str]) -> None:
-        """Workers have printed everything up to these marks (`output_forwarding.py`)."""
+        """Workers have printed everything up to these marks (`console_forwarding.py`)."""
         self.marks = [*(self.marks or ()), *marks]
 
     async def take_output_marks(self) -> list[str]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gristmill.core.run.flow import WorkItem
+from gristmill.core.run.task_flow import WorkItem
 from gristmill.core.task import Task
 from gristmill.executors.local.task_transport import INLINE_BYTES, pack_task
 from gristmill.executors.ray.worker_actor import StoredTask

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence, Set
 from itertools import islice, takewhile
 
-from gristmill.core.run.flow import WorkerCall, WorkItem
+from gristmill.core.run.task_flow import WorkerCall, WorkItem
 from gristmill.executors.worker_pool import WorkerHandle
 
 _WINDOW = 32

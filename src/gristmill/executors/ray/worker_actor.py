@@ -35,8 +35,8 @@ from gristmill.core.task import GatherTask, Lineage, Task
 from gristmill.executors.local.task_transport import INLINE_BYTES, PackedTask, compact_task, pack_task
 from gristmill.executors.local.worker_process import as_stage_error
 from gristmill.executors.machine import private_memory_bytes
+from gristmill.executors.ray.console_forwarding import OutputMarker
 from gristmill.executors.ray.control_actor import ControlActor, ControlClient, PositionRecorder, SharedPart
-from gristmill.executors.ray.output_forwarding import OutputMarker
 from gristmill.executors.worker_pool import CallRequest
 from gristmill.executors.worker_reuse import is_reusable, process_state
 

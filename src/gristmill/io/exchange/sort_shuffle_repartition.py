@@ -22,7 +22,7 @@ from gristmill.core.arrow.hash_partitioning import column_or_nulls, sortable_col
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import conform_to_schema
 from gristmill.core.batch import Batch
-from gristmill.core.sample import draw_uniform, row_ids
+from gristmill.core.row_sampling import draw_uniform, row_ids
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import WrittenFiles, digest
 from gristmill.io.exchange.exchange import (

@@ -35,9 +35,9 @@ from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.native_kernels import kernels
 from gristmill.core.arrow.table_conversion import VERDICT
 from gristmill.core.batch import Batch, unread_rows, with_unread_rows
+from gristmill.core.deciding_stage import DecidingStage, Decision
 from gristmill.core.errors import ContractError
 from gristmill.core.fast_dataclass import fast_dataclass
-from gristmill.core.score import DecidingStage, Decision
 from gristmill.core.stage import Columns, CompositeStage, ProcessingStage, SourceStage, take_counts
 from gristmill.core.stage_roles import RecordsLocation, ReportingRole, RunStateRole, WholeInputRole
 from gristmill.core.task import Task, WrittenFiles, digest

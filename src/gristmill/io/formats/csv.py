@@ -21,9 +21,9 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import literal
 from gristmill.core.errors import InputError, did_you_mean
-from gristmill.io.formats.decoded_tables import with_positions, without_bad_records
 from gristmill.io.formats.format_detection import wrong_format_error
 from gristmill.io.formats.line_blocks import read_head, read_line_blocks
+from gristmill.io.formats.table_validation import with_positions, without_bad_records
 from gristmill.io.storage.file_input import DEFAULT_BLOCK_BYTES, MAX_RAW_BYTES, BadRecord
 
 if TYPE_CHECKING:

@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from gristmill.io.formats.decoded_tables import DAMAGE_ERRORS, invalid_text_records, with_positions, without_bad_records
 from gristmill.io.formats.format_detection import unreadable_file_error
+from gristmill.io.formats.table_validation import (
+    DAMAGE_ERRORS,
+    invalid_text_records,
+    with_positions,
+    without_bad_records,
+)
 from gristmill.io.storage.file_input import DEFAULT_BLOCK_BYTES, BadRecord
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import VERDICT, is_text
 from gristmill.core.batch import Batch
-from gristmill.core.score import DecidingStage, Decision
+from gristmill.core.deciding_stage import DecidingStage, Decision
 from gristmill.core.stage import Columns
 from gristmill.io.write.parquet_format import array_bytes
 

@@ -18,11 +18,11 @@ from gristmill.dedup.clusters.cluster_table import CLUSTER, ID, KEPT
 from gristmill.io.exchange.exchange import DEFAULT_SORT_BYTES
 from gristmill.io.exchange.external_sort import sort_tables
 from gristmill.io.storage.output_directory import OutputDirectory
-from gristmill.report.cluster_tables import ComparedColumns, cluster_tables, compared_columns
-from gristmill.report.run_report.cluster_examples import texts_by_id
+from gristmill.report.cluster_table_listing import ComparedColumns, cluster_tables, compared_columns
+from gristmill.report.run_report.cluster_row_texts import texts_by_id
 
 if TYPE_CHECKING:
-    from gristmill.report.records import Records
+    from gristmill.report.run_records import Records
 
 EXAMPLE_CLUSTERS, ROWS_PER_EXAMPLE, EXAMPLE_CHARS = 6, 3, 400
 _ROWS = "rows"

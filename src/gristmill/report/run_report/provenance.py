@@ -13,7 +13,7 @@ from gristmill.report.whatif import NO_VALUE, is_quarantined, quarantined_positi
 
 if TYPE_CHECKING:
     from gristmill.core.records.record_store import RecordStore
-    from gristmill.report.records import Records
+    from gristmill.report.run_records import Records
 
 MAX_SOURCES = 30
 ESTIMATE_FILE = "estimate.json"

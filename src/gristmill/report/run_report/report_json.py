@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gristmill.core.deciding_stage import DecidingStage
 from gristmill.core.records.row_sketch import bucket_lower_bound
 from gristmill.core.records.run_directory import versions
 from gristmill.core.records.stage_identity import describe_stage
 from gristmill.core.result import StageSummary, Summary, folded_stages
-from gristmill.core.score import DecidingStage
 from gristmill.report.attempts import AttemptCounts, combine_attempts, latest_entries, rows_read_twice
-from gristmill.report.records import Records
+from gristmill.report.run_records import Records
 from gristmill.report.run_report import provenance
 from gristmill.report.run_report.duplicate_clusters import duplicate_clusters
 from gristmill.report.run_report.score_histogram import build_histogram, limits_in_threshold

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
-from gristmill.core.sample import draw_uniform, row_ids
+from gristmill.core.row_sampling import draw_uniform, row_ids
 from gristmill.core.task import digest
 from gristmill.models.fasttext_model import FastTextModel
 from gristmill.text.document_filter import DocumentFilter

@@ -23,8 +23,8 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import json_array
+from gristmill.core.deciding_stage import DecidingStage, Decision
 from gristmill.core.errors import did_you_mean
-from gristmill.core.score import DecidingStage, Decision
 from gristmill.samples.batch import DocumentBatch
 from gristmill.text.argument_checks import check_count
 from gristmill.text.document_filter import BoundedFilter

@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
+from gristmill.core.deciding_stage import DecidingStage, Decision
 from gristmill.core.errors import PlanError
-from gristmill.core.score import DecidingStage, Decision
 from gristmill.samples.batch import DocumentBatch
 from gristmill.text.argument_checks import check_count
 from gristmill.text.text_columns import text_column

@@ -23,8 +23,8 @@ from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import POSITION, conform_to_schema, unify_schemas, without_views
 from gristmill.core.errors import InputError
 from gristmill.core.task import FileSlice, digest
-from gristmill.io.formats.decoded_tables import invalid_text_records, with_positions, without_bad_records
 from gristmill.io.formats.format_detection import detect_compression, extension_of, reader_for_extension
+from gristmill.io.formats.table_validation import invalid_text_records, with_positions, without_bad_records
 from gristmill.io.storage.file_input import BadRecord, FileInput, ignore
 
 BLOCK = 2**20

@@ -25,7 +25,7 @@ from gristmill.core.records.row_scores import CHARS, DROPPED, LANGUAGE, unique_n
 from gristmill.io.read.file_listing import list_files
 from gristmill.io.storage.file_input import ignore
 from gristmill.report.recorded_filters import RecordedFilter, recorded_filters
-from gristmill.report.records import Records
+from gristmill.report.run_records import Records
 from gristmill.report.run_report.score_histogram import build_histogram, limits_in_threshold
 from gristmill.report.whatif import (
     NO_VALUE,

@@ -11,11 +11,11 @@ import numpy as np
 from gristmill.core.errors import InputError
 from gristmill.image.batch import IMAGE, PIXELS, ImageBatch
 from gristmill.image.decode import decode
-from gristmill.image.formats import BadImage
+from gristmill.image.image_header import BadImage
 from gristmill.models.fixed_shape_batches import CPU_ROWS
 from gristmill.models.image_preprocess import Preprocess
-from gristmill.models.model import Array, Model, load_model
 from gristmill.models.model_files import CLIP
+from gristmill.models.model_loader import Array, Model, load_model
 from gristmill.samples.decode import encoded_views
 from gristmill.samples.model_stages import SampleModelStage
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gristmill.dedup.clusters.cluster_table import CLUSTER_TABLE_RECORD, SIMILARITY
-from gristmill.report.records import dataset_of
+from gristmill.report.run_records import dataset_of
 
 if TYPE_CHECKING:
     from pyarrow import dataset
 
-    from gristmill.report.records import Records
+    from gristmill.report.run_records import Records
 
 SEARCHED_REJECTED_BYTES, SEARCHED_INPUT_BYTES = 32 * 2**20, 8 * 2**20
 """Of the rejected rows, and of the input, that are searched for ids: what is compared there, once it is read."""

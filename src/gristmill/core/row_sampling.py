@@ -18,7 +18,7 @@ from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import POSITION
 from gristmill.core.batch import SOURCE_FILE, Batch
-from gristmill.core.score import DecidingStage, Decision
+from gristmill.core.deciding_stage import DecidingStage, Decision
 from gristmill.core.task import digest
 
 if TYPE_CHECKING:

@@ -25,12 +25,12 @@ from gristmill.dedup.columns.arrow_numpy import values_of
 from gristmill.io.formats.format_detection import extension_of, reader_for_extension
 from gristmill.io.storage.file_input import DEFAULT_BLOCK_BYTES, FileInput, ignore
 from gristmill.io.storage.output_directory import OutputDirectory
-from gristmill.report.cluster_tables import SEARCHED_INPUT_BYTES, SEARCHED_REJECTED_BYTES, ComparedColumns
+from gristmill.report.cluster_table_listing import SEARCHED_INPUT_BYTES, SEARCHED_REJECTED_BYTES, ComparedColumns
 from gristmill.report.whatif import input_row_at
 from gristmill.report.why import position_of_row
 
 if TYPE_CHECKING:
-    from gristmill.report.records import Records
+    from gristmill.report.run_records import Records
 
 _READERS = {"JsonlReader": "jsonl", "ParquetReader": "parquet", "CsvReader": "csv", "ArrowReader": "arrow"}
 

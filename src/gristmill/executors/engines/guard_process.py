@@ -28,8 +28,8 @@ from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.plan.planner import Group, Plan
 from gristmill.core.records.quarantine import ErrorBudget, Quarantine, QuarantinedRecord
 from gristmill.core.resources import Resources
-from gristmill.core.run.flow import CallOutput, Flow, WorkItem
 from gristmill.core.run.stage_stats import StageStats
+from gristmill.core.run.task_flow import CallOutput, Flow, WorkItem
 from gristmill.executors.local.local_executor import LocalDriver
 from gristmill.executors.local.process_pool import ProcessHandle, ProcessPool
 from gristmill.executors.local.zygote import teardown_error_files

@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from gristmill.core.errors import GristmillError, cannot_write, require
-from gristmill.executors.executor_settings import COUNT, FLAG, PATH, PORT, POSITIVE, SettingRule, check_setting
 from gristmill.executors.ray.cluster import cluster_nodes, connect_to_cluster, wait_for_head
+from gristmill.executors.setting_checks import COUNT, FLAG, PATH, PORT, POSITIVE, SettingRule, check_setting
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 _MARK_VARIABLE = "GRISTMILL_RAY_CLIENT"
