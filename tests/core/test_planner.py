@@ -104,7 +104,7 @@ WRONG: dict[str, tuple[Any, type[PlanError], str]] = {
     "wrong task": (
         lambda corpus: Pipeline("p", stages=[JsonlReader(corpus), OnFiles()]),
         ColumnError,
-        r"stage 'OnFiles' takes FileGroupTask, but 'read_jsonl' before it gives DocumentBatch: put a stage between",
+        r"stage 'OnFiles' takes FileGroupTask, but 'read_jsonl' before it gives DocumentBatch: add a stage between",
     ),
     "output is a file": (
         lambda corpus: Pipeline("p", stages=[JsonlReader(corpus), JsonlWriter(f"{corpus}/a.jsonl")]),

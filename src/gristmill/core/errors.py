@@ -1,4 +1,4 @@
-"""What can go wrong, and what each error tells.
+"""The exceptions that Gristmill raises.
 
     GristmillError
     ├── PlanError                 the pipeline cannot work as written; raised before anything runs
@@ -9,16 +9,16 @@
     ├── MissingDependencyError    an optional library is not installed (also an ImportError)
     ├── BadRecordError            a record of an input file cannot be read
     ├── ContractError             a stage broke the rules, for example returned something that is no task
-    ├── OutputError               a file cannot be written: no right to, no room (also an OSError)
+    ├── OutputError               a file cannot be written: no permission, no space (also an OSError)
     ├── DownloadError             something cannot be fetched from the web (also an OSError)
-    ├── LostTaskError             what a task held was lost with the node that it lay on
+    ├── LostTaskError             the data of a task was lost with its node
     ├── AccountingError           rows were lost or doubled between two stages; a defect
     └── StageError                a stage failed on a task; names the stage, the task and its files
         ├── WorkerLostError       the worker process ended: killed, crashed or out of memory
         ├── TaskTimeoutError      the stage ran past its `timeout_s`
         └── ErrorBudgetError      more records failed than `max_errors` allows
 
-Every message names the place and the way out.
+Every message names what failed, where, and how to fix it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class StageError(GristmillError):
         self.stage, self.task_id, self.files = stage, task_id, tuple(files)
         self.reason, self.details, self.position = reason, details, position
         self.hopeless = False
-        """True: it would fail again, so it is not tried again."""
+        """Whether a retry would fail again, so that none is made."""
         super().__init__(str(self))
 
     def __str__(self) -> str:
@@ -98,11 +98,11 @@ class TaskTimeoutError(StageError):
 
 
 class ErrorBudgetError(StageError):
-    """More records failed than `max_errors` allows. Tells of the first, and counts all."""
+    """More records failed than `max_errors` allows. Shows the first, and counts all."""
 
 
 class OutputError(GristmillError, OSError):
-    """A file cannot be written. It may work later, so stages that have it are tried again."""
+    """A file cannot be written. This may be temporary, so the stage is retried."""
 
     def __init__(self, path: str, reason: str, number: int | None = None, stage: str = "") -> None:
         who = f"stage {stage!r} cannot write" if stage else "cannot write"
@@ -128,7 +128,7 @@ _WAYS_OUT = {
 
 
 def cannot_write(path: str, error: OSError, stage: str = "") -> OutputError:
-    """What the operating system says, with the file and the way out."""
+    """An OutputError with the operating system's message, the file and how to fix it."""
     if isinstance(error, OutputError):
         return OutputError(error.path, error.reason, error.errno, stage)
     name = error.filename if isinstance(error.filename, str) else path
@@ -147,11 +147,11 @@ class DownloadError(GristmillError, OSError):
 
 
 class LostTaskError(GristmillError):
-    """What a task held was lost with the node that it lay on."""
+    """The data of a task was lost with its node."""
 
 
 class AccountingError(GristmillError):
-    """Rows were lost or doubled between two stages: a defect, and never the data's fault."""
+    """Rows were lost or doubled between two stages: a bug, never caused by the data."""
 
 
 def shorten(names: Sequence[str], most: int = 3) -> str:
@@ -168,7 +168,7 @@ def printable(text: object, most: int | None = None) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """The error's type and message, also when the error cannot say it."""
+    """The error's type and message, even if its `__str__` fails."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001

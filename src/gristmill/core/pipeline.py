@@ -65,8 +65,8 @@ class Pipeline:
         fuse: bool = True,
         executor: Executor | None = None,
     ) -> Plan:
-        """What would run: composites decomposed, inputs and columns checked, stages fused into groups. With an
-        executor: as it would run it, after checking that it can."""
+        """Compile the pipeline: composites decomposed, inputs and columns checked, stages fused into groups. With an
+        executor, the plan is adapted to it, after checking that it can run."""
         if executor is not None:
             return plan_for_executor(self.name, self.stages, executor, initial_tasks)
         return make_plan(self.name, self.stages, initial_tasks, fuse)
@@ -107,9 +107,10 @@ class Pipeline:
         each filter thought of each row, for `gristmill why` and `gristmill whatif`. `report.html` shows what happened
         to the data: it is written into the run directory, if there is one, or into the directory `report`.
         """
-        room = None if run_dir else self.records_directory()
-        if room and (rejected is True or scores is True or str(report) == room[0]):
-            run, storage_options = Run(*room, restarts=True), {**room[1], **(storage_options or {})}
+        beside_output = None if run_dir else self.records_directory()
+        if beside_output and (rejected is True or scores is True or str(report) == beside_output[0]):
+            run = Run(*beside_output, restarts=True)
+            storage_options = {**beside_output[1], **(storage_options or {})}
         else:
             run = Run(run_dir, storage_options, replay)
         store = run.store if report is True else RecordStore(str(report), storage_options) if report else None
@@ -126,8 +127,7 @@ class Pipeline:
         return Result(refs, watcher.last, run)
 
     def records_directory(self) -> tuple[str, Mapping[str, Any]] | None:
-        """Where records of a run without a directory lie, with the options of that place; None if nothing is
-        written."""
+        """The directory for records beside the output, with its storage options; None if nothing is written."""
         last = decompose(self.stages[-1:])[-1:]
         return last[0].records_directory() if last and isinstance(last[0], CommitRole) else None
 
@@ -157,9 +157,9 @@ class Pipeline:
             watcher = RunMonitor(observer or default_observer(executor))
             run = Run(run_dir, storage_options)
             quarantine = _quarantine(run, on_error, max_errors)
-            found = self._execute(executor, run, quarantine, initial_tasks, watcher)
-            with stream_shutdown.closing_stream(found):
-                for number, (lineage, ref) in enumerate(found):
+            results = self._execute(executor, run, quarantine, initial_tasks, watcher)
+            with stream_shutdown.closing_stream(results):
+                for number, (lineage, ref) in enumerate(results):
                     task: Task[Any] = ref.load().named(lineage)
                     ref.release()
                     if not number:
@@ -199,15 +199,15 @@ def _quarantine(run: Run, on_error: str, max_errors: float | None) -> Quarantine
 def _beside(
     run: Run, rejected: bool | str | Path, scores: bool | str | Path, storage_options: Mapping[str, Any] | None
 ) -> tuple[Any, Any, Any] | None:
-    """The stages that write what is dropped, and scores, if anybody wants them."""
-    places: list[str | None] = []
+    """The stages that write rejected rows and scores, if requested."""
+    directories: list[str | None] = []
     for name, wanted, what in (("rejected", rejected, "dropped rows"), ("scores", scores, "scores")):
         if wanted is True and not run.url:
             raise ValueError(
                 f"{name}=True keeps {what} with the output, and there is none: give run_dir=... or {name}='dir'"
             )
-        places.append(f"{run.url}/{name}" if wanted is True else str(wanted) if wanted else None)
-    return default_side_outputs(places[0], places[1], storage_options or {}) if any(places) else None
+        directories.append(f"{run.url}/{name}" if wanted is True else str(wanted) if wanted else None)
+    return default_side_outputs(directories[0], directories[1], storage_options or {}) if any(directories) else None
 
 
 def _check_is_stage(stage: object) -> None:

@@ -1,4 +1,4 @@
-"""Resources: what one worker wishes for. A declaration; nothing is measured when it is built."""
+"""The resources that one worker of a stage asks for. A declaration only: nothing is measured."""
 
 from __future__ import annotations
 

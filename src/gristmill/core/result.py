@@ -1,4 +1,4 @@
-"""Result: what a run gave. A sequence of the last stage's tasks, loaded when looked at, and the counts."""
+"""The result of a run: a sequence of the last stage's tasks, loaded on access, and the counts."""
 
 from __future__ import annotations
 
@@ -105,8 +105,7 @@ class StageSummary:
         return max(self.rows_in - self.rows_out - self.quarantined - self.waiting, 0)
 
     def counted(self) -> tuple[str, str, str, str]:
-        """Rows in, kept, dropped and quarantined, as people read them: a stage that takes or gives no rows has none
-        to show."""
+        """Rows in, kept, dropped and quarantined as text; empty where a stage takes or yields no rows."""
         took, gave = self.rows_in > 0, self.rows_out > 0
         return (
             f"{self.rows_in:,}" if took else "",
@@ -117,7 +116,7 @@ class StageSummary:
 
     @classmethod
     def of(cls, name: str, parts: Sequence[StageStats]) -> StageSummary:
-        """A stage and what it is made of: rows come in at the first part that takes any, and leave the last."""
+        """The line of a stage with its parts: rows enter at the first part that takes any, and leave at the last."""
         last = parts[-1]
         counts: dict[str, float] = {}
         for part in parts:
@@ -135,11 +134,11 @@ class StageSummary:
 
 
 def folded_stages(stages: Sequence[tuple[str, StageStats]]) -> Iterator[tuple[str, list[StageStats]]]:
-    """The stages that people know, each with the parts that it is made of. The last part has the stage's name."""
+    """The stages as the user wrote them, each with its parts. The last part has the stage's name."""
     parts: list[StageStats] = []
-    for place, (name, stats) in enumerate(stages):
+    for index, (name, stats) in enumerate(stages):
         parts.append(stats)
-        after = stages[place + 1] if place + 1 < len(stages) else None
+        after = stages[index + 1] if index + 1 < len(stages) else None
         if stats.part_of and after and stats.part_of in (after[0], after[1].part_of):
             continue
         yield stats.part_of or name, parts
@@ -174,7 +173,7 @@ class Summary:
         return sum(line.quarantined for line in self.stages)
 
     def titles(self) -> tuple[str, ...]:
-        """What `StageLine.counted` counts. Only a run that has set something aside has a column for it."""
+        """The titles for `StageLine.counted`; one for quarantined rows only if there are any."""
         titles = ("rows in", "kept", "dropped", "quarantined")
         return titles if self.quarantined else titles[:3]
 

@@ -1,12 +1,11 @@
-"""Route: rows go along one of several branches, each with stages and a writer of its own, in one pass.
+"""Send rows along several branches, each with its own stages and writer, in one pass.
 
-The plan stays a line. A branch's stages lie in it one after the other, and tasks of other branches pass them by
-(`Lineage.branch`, `PlannedStage.branch`), so that counts, quarantine, rejected rows and retries are those of any
-other stage. The commits of all branches are one stage: a source is done when all its branches are in place, and entered
-in the ledger once.
+The plan stays linear: the stages of all branches are in it one after the other, and tasks of other branches bypass them
+(`Lineage.branch`, `PlannedStage.branch`), so that counts, quarantine, rejected rows and retries work as for any stage.
+One stage commits all branches: a source is done, and entered in the ledger, when all its branches are committed.
 
-Gives up: stages on a branch that gather, other than its writer; and some traffic, where a branch has a stage with
-workers of its own: tasks of the other branches go through them too, untouched.
+A branch cannot have stages that gather, other than its writer. Where a stage of a branch has workers of its own, tasks
+of the other branches are sent through them too, which costs traffic.
 """
 
 from __future__ import annotations
@@ -200,11 +199,11 @@ class ChooseBranch(ProcessingStage[Batch, Batch]):
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
             raise ColumnError(f"stage {self.name!r}: thresholds need numbers, and column {self.by!r} holds {kind}")
         scores = column.cast(pa.float64(), safe=False)
-        found = pa.repeat(literal(0, pa.int64()), len(scores))
+        branches = pa.repeat(literal(0, pa.int64()), len(scores))
         for bound in thresholds:
-            found = pc.add(found, pc.greater_equal(scores, literal(float(bound), pa.float64())).cast(pa.int64()))
+            branches = pc.add(branches, pc.greater_equal(scores, literal(float(bound), pa.float64())).cast(pa.int64()))
         known = pc.and_kleene(pc.is_valid(scores), pc.invert(pc.is_nan(scores))).fill_null(literal(False, pa.bool_()))
-        return pc.if_else(known, found, literal(_NOWHERE, pa.int64()))
+        return pc.if_else(known, branches, literal(_NOWHERE, pa.int64()))
 
     def _set_aside(self, lost: Batch) -> None:
         for row in table_to_rows(lost.data) if lost.num_items else ():

@@ -1,11 +1,10 @@
-"""Sample: a share of the rows, drawn by lot, and the same rows in every run.
+"""Keep a random share of the rows, the same in every run.
 
-Each row draws a number from 0 to 1 and is kept when it lies below the fraction. The number is a hash of the seed, the
-stage's name and the row's id, so it depends neither on the row's neighbours nor on who ran what, and a smaller
-fraction draws a part of what a larger one draws. A row's id is its file and its position there, as readers give them.
+Each row gets a number from 0 to 1, a hash of the seed, the stage's name and the row's file and position, and is kept if
+it is below the fraction. So the result does not depend on batches or workers, and a smaller fraction keeps a subset.
 
-Gives up: rows without a position. They are known by their batch and their place in it, so that another way of cutting
-batches draws other rows. Rows that share a position, such as the sentences of one document, share their fate.
+Rows without a position are identified by their index in the batch, so other batch sizes keep other rows. Rows with the
+same position, such as the sentences of one document, are kept or dropped together.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from gristmill.core.stage import Columns
 
 LABEL = "Sample"
-"""What the numbers are called among the scores of a row."""
+"""The name of the drawn numbers among the scores of a row."""
 
 _INT, _UINT = pa.int64(), pa.uint64()
 _STEP = literal(0x9E3779B97F4A7C15, _UINT)

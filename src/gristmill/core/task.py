@@ -1,8 +1,7 @@
-"""Task: a payload and the identity that the framework gave it.
+"""Tasks: units of work with a payload and an id.
 
-Ids are deterministic. A source task is named by what it holds (the files it lists); a child is named
-after its parent, with its position when there are several. Stages never set ids: they return tasks,
-and the worker names them.
+Ids are deterministic and assigned by the worker, never by stages. The id of a source task derives from its content (the
+files it lists), that of a child from its parent's id, with its position if there are several.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Lineage:
     """The branch of a `Route` that the task goes along; `a/b` for branch b of a Route in branch a."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What dataclasses would do takes most of the time of sending a small task."""
+        """Faster than the default of dataclasses, which would take most of the time of sending a small task."""
         return Lineage, (self.id, self.source, self.files, self.order, self.branch)
 
     def child(self, key: object, branch: str = "") -> Lineage:
@@ -41,15 +40,15 @@ class Lineage:
         return Lineage(self.id, self.id, self.files, self.order, self.branch)
 
     def gathered(self) -> Lineage:
-        """That of all tasks of the source together, of which this is the first."""
+        """The lineage of all tasks of the source gathered into one; this is that of the first."""
         return Lineage(self.source, self.source, self.files, self.order)
 
     def skips_branch(self, branch: str) -> bool:
-        """Whether the task has nothing to do on a branch."""
+        """Whether the task bypasses the stages of a branch."""
         return branch not in ("", self.branch) and not self.branch.startswith(f"{branch}/")
 
     def sort_key(self) -> tuple[int, tuple[tuple[int, int | str], ...]]:
-        """The order of the output: sources as they were listed, then children by position."""
+        """The sort key of the output: sources as listed, then children by position."""
         return self.order, id_sort_key(self.id)
 
 
@@ -182,22 +181,22 @@ class WrittenFile:
     branch: str = ""
     """The branch of a `Route` whose writer wrote it."""
     rows: int = 0
-    """On a branch: rows that the branch has of the source, told with the first of its files."""
+    """On a branch: the number of the source's rows in it, given with its first file only."""
 
 
 def upgraded_file_entry(noted: Mapping[str, Any]) -> dict[str, Any]:
-    """What was noted of a file. Earlier versions made SHA-256, and noted it under that name."""
+    """A file entry in the current format. Earlier versions stored the checksum as `sha256`."""
     rest = {name: value for name, value in noted.items() if name != "sha256"}
     return {"checksum": f"sha256:{noted['sha256']}", **rest} if "sha256" in noted else rest
 
 
 SHUFFLE_FILE_SUFFIX = ".runs"
-"""How files end that pass from one segment of a run to the next: people have no use for them."""
+"""The suffix of files passed between segments of a run; not shown to the user."""
 
 
 @fast_dataclass
 class WrittenFiles(FileGroupTask):
-    """The final files of one source, in place for good."""
+    """The committed files of one source."""
 
     rows: int = field(default=0, kw_only=True)
     written: tuple[WrittenFile, ...] = field(default=(), kw_only=True, repr=False)
@@ -212,7 +211,7 @@ class WrittenFiles(FileGroupTask):
 
 
 class ScoreFiles(WrittenFiles):
-    """The scores of one source, in place for good."""
+    """The committed scores of one source."""
 
 
 class GatherTask(Task[list[Task[Any]]]):
@@ -228,7 +227,7 @@ class GatherTask(Task[list[Task[Any]]]):
 
 
 def name_sources(sources: Iterator[Sequence[Any]], by_content: bool) -> Iterator[list[Any]]:
-    """Name the tasks that enter a pipeline: by what they hold, or by their place in the list."""
+    """Assign ids to the tasks that enter a pipeline: by content, or by position in the list."""
     for order, tasks in enumerate(sources):
         named = []
         for index, task in enumerate(tasks):

@@ -1,8 +1,7 @@
-"""Arrow columns from Python values, built from their buffers.
+"""Build Arrow columns from Python values without importing pandas.
 
-`pyarrow.array` and `pyarrow.scalar` import pandas when it is installed, to ask whether the value is a pandas
-object, which costs every process more than half a second. Columns of the four types that data is made of, of bytes,
-and of the unsigned integers that hashes are, are built here instead; others go to pyarrow.
+`pyarrow.array` and `pyarrow.scalar` import pandas where it is installed, to check for pandas objects, which costs every
+process more than 0.5 s. The common types are built from buffers here instead; others go to pyarrow.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Assigns each row to a partition by a hash of its key.
+"""Assign each row to a partition by a hash of its key.
 
-The same value goes to the same partition whatever type its column has in a block: 5, 5.0 and "5" go together, since a
-column that is read in parts may hold integers in one part and mixed types in another (`table_conversion.py`). So do the
-same bytes, of a fixed size or not, and as text. Bytes of the size of a hash are not hashed again.
+A value goes to the same partition whatever type its column has in a block: 5, 5.0 and "5" go together, since a column
+may be read as integers in one block and as mixed types in another (`table_conversion.py`). The same holds for equal
+bytes, fixed-size or not, and text. Bytes of the size of a hash are not hashed again.
 
-What is given up: speed for keys that are not hashes. Each distinct value passes through Python once per batch.
+Keys that are not hashes are slow: each distinct value passes through Python once per batch.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LAYOUT_VERSION = 8
-"""Raised whenever rows would go to other partitions than before, or keys be other hashes, ranks or names, or lie in
-files in another way: what an older version has half partitioned is not gone on with."""
+"""The version of the partitioned data. Increase it when partitions, hashes, ranks, names or file layout change, so that
+a run half partitioned by an older version is not resumed."""
 
 _INT, _UINT, _ENDS = pa.int64(), pa.uint64(), pa.int32()
 _FOLD, _ZERO = literal(32, _UINT), literal(0, _UINT)
@@ -38,11 +38,11 @@ _FACTORS = [literal(0xBF58476D1CE4E5B9, _UINT), literal(0x94D049BB133111EB, _UIN
 
 
 def partition_numbers(table: pa.Table, columns: Sequence[str], count: int) -> pa.Array:
-    """The partition of each row, from 0 up to `count`, without it."""
+    """The partition of each row, from 0 to `count - 1`."""
     if count == 1 or not columns or not table.num_rows:  # a batch without rows may lack columns
         return pa.repeat(_ZERO, table.num_rows)
-    if len(columns) == 1 and (found := _hash_partitions(column_or_nulls(table, columns[0]), count)):
-        return found
+    if len(columns) == 1 and (partitions := _hash_partitions(column_or_nulls(table, columns[0]), count)):
+        return partitions
     total = pa.repeat(_ZERO, table.num_rows)
     for name in columns:
         total = _mixed(pc.add(_mixed(total), _hashes(column_or_nulls(table, name))))
@@ -52,8 +52,8 @@ def partition_numbers(table: pa.Table, columns: Sequence[str], count: int) -> pa
 
 def required_column(table: pa.Table, name: str) -> pa.ChunkedArray:
     if name not in table.column_names:
-        there = [column for column in table.column_names if not column.startswith("__")]
-        raise ColumnError(f"there is no column {name!r}. There are: {shorten(there, 12)}.{did_you_mean(name, there)}")
+        names = [column for column in table.column_names if not column.startswith("__")]
+        raise ColumnError(f"there is no column {name!r}. There are: {shorten(names, 12)}.{did_you_mean(name, names)}")
     return table.column(name)
 
 
@@ -63,7 +63,7 @@ def column_or_nulls(table: pa.Table, name: str) -> pa.ChunkedArray:
 
 
 def split_by_partition(table: pa.Table, numbers: pa.Array) -> list[tuple[int, pa.Table]]:
-    """The rows of each partition, in the order in which they lie in the table."""
+    """The rows of each partition, in table order."""
     if not table.num_rows:
         return []
     order, ends = _by_number(numbers)
@@ -78,7 +78,7 @@ def split_by_partition(table: pa.Table, numbers: pa.Array) -> list[tuple[int, pa
 
 
 def _by_number(numbers: pa.Array) -> tuple[pa.Array, list[tuple[int, int]]]:
-    """The rows in the order of their numbers, equal ones as they lie; and each number, with where it ends there."""
+    """The row indices sorted stably by number; and each distinct number with the end of its range."""
     if kernels is not None and numbers.type == _UINT and not numbers.null_count:
         found = kernels.by_number(numbers.buffers()[1].slice(8 * numbers.offset, 8 * len(numbers)))
         if found is not None:
@@ -89,15 +89,14 @@ def _by_number(numbers: pa.Array) -> tuple[pa.Array, list[tuple[int, int]]]:
 
 
 def constant_column(value: pa.Scalar, count: int) -> pa.Array:
-    """A column that has one value in all of its rows, and holds it once. So it goes through an exchange; who reads it
-    there gets a value for each row."""
+    """A run-end encoded column of one repeated value, stored once; exchanges expand it when it is read."""
     ends = pa.Array.from_buffers(_ENDS, 1, [None, pa.py_buffer(struct.pack("=i", max(count, 1)))])
     kind = pa.run_end_encoded(_ENDS, value.type)
     return pa.Array.from_buffers(kind, count, [None], children=[ends, pa.repeat(value, 1)])  # others load pandas
 
 
 def consecutive_integers(count: int, start: int = 0) -> pa.Array:
-    """`start` and the numbers after it, without a Python object for each."""
+    """Consecutive numbers from `start`, without a Python object for each."""
     return pa.Array.from_buffers(_INT, count, [None, pa.py_buffer(np.arange(start, start + count, dtype=np.int64))])
 
 
@@ -108,7 +107,7 @@ def _is_same(column: pa.ChunkedArray) -> bool:
 
 def _mixed(bits: pa.Array) -> pa.Array:
     for factor in _FACTORS:
-        bits = pc.multiply(pc.bit_wise_xor(bits, pc.shift_right(bits, _FOLD)), factor)  # wraps, as it should
+        bits = pc.multiply(pc.bit_wise_xor(bits, pc.shift_right(bits, _FOLD)), factor)  # overflow is intended
     return pc.bit_wise_xor(bits, pc.shift_right(bits, _FOLD))
 
 

@@ -1,4 +1,4 @@
-"""The C extension, where it could be built; None where not. What it does, Python does too, only slower."""
+"""The C extension, or None where it could not be built; slower Python code then does the same."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Arrow tables from rows, and back.
+"""Convert rows to Arrow tables and back.
 
-JSON has no schema: a field may be absent, change its type or hold other objects. One rule keeps such
-data whole and independent of how a file was cut into blocks: scalars of one type become a native Arrow
-column; nested values, and columns that mix types, are kept as JSON text in Arrow's own `arrow.json` type.
-`unify_schemas` applies the same rule to tables that were read apart.
+JSON has no schema: a field may be absent, change its type or be nested. One rule keeps such data lossless and
+independent of how a file was cut into blocks: scalars of one type become a native Arrow column; nested values and
+mixed types are kept as JSON text of type `arrow.json`. `unify_schemas` applies the rule to tables read separately.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 POSITION = "__position__"
-"""The record's place in its file (byte offset or row number). Readers add it; writers leave it out. A reserved name."""
+"""Reserved column: a record's position in its file (byte offset or row number). Readers add it, writers drop it."""
 
 VERDICT = "__verdict__"
-"""Whether a row is to be kept, between the stage that looked it up and the one that drops it. A reserved name, and so
-are those that begin with it: what else the stage says of the row, for those who look at rejected rows."""
+"""Reserved column: whether to keep a row, set by the stage that looks it up for the one that drops it. Columns whose
+names begin with it hold details of the verdict, shown with rejected rows."""
 
 JSON: pa.DataType = pa.json_(pa.string())
 MAX_DEPTH = 350
-"""How deeply a value may be nested: beyond it Python's own JSON would run out of stack."""
+"""How deeply a value may be nested; Python's JSON encoder would overflow the stack beyond it."""
 
 EXACT_FLOAT_LIMIT = 2**53
 """Integers up to this size, of either sign, are exact as 64-bit floats; beyond it, beside floats, they are JSON."""
 
 _NESTED = (dict, list, tuple)
 _NATIVE = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
-_UNMIXED = {bool, str, bytes, date, datetime}  # pyarrow would quietly turn some of these into others
+_UNMIXED = {bool, str, bytes, date, datetime}  # pyarrow would silently convert some of these to others
 
 
 class NestedTooDeepError(ValueError):
@@ -83,13 +82,12 @@ def _scalars(values: Sequence[Any], kinds: set[type]) -> pa.Array:
 
 
 def json_array(values: Iterable[Any]) -> pa.Array:
-    whole = map(_whole, values)
-    texts = [None if value is None else json_text(value) for value in whole]
+    texts = [None if value is None else json_text(value) for value in map(_whole, values)]
     return pa.ExtensionArray.from_storage(JSON, make_array(texts, pa.string()))
 
 
 def _whole(value: Any) -> Any:
-    """1.0 as 1: a block of numbers may have made floats of its integers before the column turned out to be mixed."""
+    """1.0 as 1: integers of a block may have become floats before the column turned out to be mixed."""
     if not isinstance(value, float) or not math.isfinite(value):
         return None if isinstance(value, float) else value
     keep = abs(value) > EXACT_FLOAT_LIMIT or not value.is_integer() or (value == 0 and math.copysign(1, value) < 0)
@@ -121,7 +119,7 @@ def is_nested_too_deep(value: Any) -> bool:
 
 
 def _jsonable(value: Any) -> Any:
-    """The value as JSON can say it: keys as strings, and null for what is not a number."""
+    """The value as JSON allows it: keys as strings, NaN and infinity as null."""
     if isinstance(value, dict):
         return {key if isinstance(key, str) else str(key): _jsonable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -130,7 +128,7 @@ def _jsonable(value: Any) -> Any:
 
 
 def as_plain_text(value: Any) -> str:
-    """What JSON has no type for, as text: bytes in base64, decimals and all else as they print."""
+    """A value of a type that JSON lacks, as text: bytes in base64, others by `str`."""
     return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
