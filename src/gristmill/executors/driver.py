@@ -1,8 +1,8 @@
 """The driver of a run: the scheduling loop that all executors with their own workers share.
 
 It lists sources, sends calls to idle workers, handles their messages, replaces workers that die, divides GPUs, and
-stops everything at the end. `core/run/schedule.py` and `core/run/task_flow.py` decide what runs next. How to start, call
-and hear from a worker is up to the subclass: processes of this machine (`local_executor.py`) or Ray actors
+stops everything at the end. `core/run/schedule.py` and `core/run/task_flow.py` decide what runs next. How to start,
+call and hear from a worker is up to the subclass: processes of this machine (`local_executor.py`) or Ray actors
 (`actor_pool_executor.py`).
 """
 
