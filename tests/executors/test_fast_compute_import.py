@@ -77,22 +77,22 @@ def test_all_functions_are_there_with_their_signatures() -> None:
     [
         "parts.function_registry = None",
         "del parts.function_registry",
-        "lazy_arrow_compute._PartialRegistry.list_functions = lambda self: []",
-        "lazy_arrow_compute._add_missing_functions = None",
+        "fast_compute_import._PartialRegistry.list_functions = lambda self: []",
+        "fast_compute_import._add_missing_functions = None",
     ],
 )
 def test_a_module_that_is_not_as_expected_is_loaded_as_it_is(change: str) -> None:
     """What is changed is changed back before the second try, which is the plain import."""
     code = f"""
 import importlib, pyarrow as pa, pyarrow._compute as parts
-from gristmill.executors.local import lazy_arrow_compute
+from gristmill.executors.local import fast_compute_import
 kept, plain = parts.function_registry, importlib.import_module
 def import_module(*arguments):
     parts.function_registry = kept
     return plain(*arguments)
 importlib.import_module = import_module
 {change}
-module = lazy_arrow_compute.load()
+module = fast_compute_import.load()
 import pyarrow.compute as pc
 assert module is pc is pa.compute and "add" in vars(pc) and "__getattr__" not in vars(pc)
 assert pc.add(pa.scalar(1), 2).as_py() == 3 and pc.add.__doc__ and pc.function_registry is kept
