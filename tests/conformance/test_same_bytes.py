@@ -121,7 +121,7 @@ def test_output_and_input_are_kept_apart(tmp_path: Path, inside: str) -> None:
     (tmp_path / inside).mkdir(exist_ok=True)
     (tmp_path / inside / "in.jsonl").write_text('{"text":"hi"}\n')
     stages = [JsonlReader(str(tmp_path)), JsonlWriter(str(tmp_path / inside), mode="overwrite")]
-    with pytest.raises(PlanError, match="holds the input .*in.jsonl: choose another directory"):
+    with pytest.raises(PlanError, match="holds the input .*in.jsonl: choose an output directory outside the input"):
         Pipeline("p", stages=stages).run()
     assert (tmp_path / inside / "in.jsonl").exists()
 

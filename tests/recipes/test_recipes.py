@@ -13,7 +13,7 @@ import pytest
 
 from gristmill import LocalExecutor, Pipeline, ProcessingStage, Resources
 from gristmill.core.errors import RecipeError
-from gristmill.recipes import bundled, load_recipe, parse_settings, schema, stage_catalogue
+from gristmill.recipes import bundled, catalogue, load_recipe, parse_settings, schema
 from gristmill.recipes.stage_catalogue import known
 from gristmill.text import UnicodeReformatter, WordCountFilter
 from tests.download.warc_fixtures import english, write_warc
@@ -287,13 +287,11 @@ def test_a_recipe_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_name_is_found_as_in_the_catalogue_without_loading_the_others() -> None:
-    assert {name: known(name) for name in stage_catalogue()} == dict(stage_catalogue())
+    assert {name: known(name) for name in catalogue()} == dict(catalogue())
     assert known("DocumentFilter") is known("Pipeline") is known("no such thing") is None
     told = "import sys; from gristmill.recipes import load_recipe; "
     told += "load_recipe('heuristic-english', {'input': 'in', 'output': 'out'}).build(); "
-    told += (
-        "sys.exit(any(f'gristmill.{one}' in sys.modules for one in ('dedup.fuzzy', 'image.read', 'download.latex')))"
-    )
+    told += "sys.exit(any(f'gristmill.{one}' in sys.modules for one in ('dedup.fuzzy', 'image.read', 'download.arxiv.latex')))"
     subprocess.run([sys.executable, "-W", "ignore", "-c", told], check=True)
 
 
@@ -303,7 +301,7 @@ def test_the_catalogue_is_what_the_packages_list() -> None:
     import gristmill.image
     import gristmill.text
 
-    names = set(stage_catalogue())
+    names = set(catalogue())
     packages = (gristmill.text, gristmill.dedup, gristmill.image, gristmill.download)
     listed = [(package, name) for package in packages for name in package.__all__]
     classes = {name for package, name in listed if isinstance(getattr(package, name), type)}
@@ -315,7 +313,7 @@ def test_the_catalogue_is_what_the_packages_list() -> None:
     parts |= {name for name in made_of if not issubclass(getattr(gristmill.download, name), ProcessingStage)}
     core = {"CountRows", "Join", "Repartition", "Route", "Sample", "Shuffle", "Sort"}
     assert names == core | classes - parts
-    kinds = {name: entry.kind for name, entry in stage_catalogue().items()}
+    kinds = {name: entry.kind for name, entry in catalogue().items()}
     assert kinds["JsonlReader"] == "reader"
     assert kinds["ParquetWriter"] == "writer"
     assert kinds["Sample"] == "stage"
@@ -323,7 +321,7 @@ def test_the_catalogue_is_what_the_packages_list() -> None:
 
 
 def test_every_entry_says_what_it_does_and_knows_its_types() -> None:
-    for entry in stage_catalogue().values():
+    for entry in catalogue().values():
         assert entry.help, f"{entry.name} has no docstring"
         for parameter in entry.parameters.values():
             assert parameter.annotation, f"{entry.name}.{parameter.name} has no type"
