@@ -158,8 +158,9 @@ class Exchange:
         """List the shuffle files, once the writing segment has ended."""
         self._listing = listing = ShuffleFileListing.of(self.target, outputs, self.on_file_listed)
         if any(partition >= 0 for partition in listing.blocks):
+            empty = pa.table({name: pa.nulls(0) for name in listing.schema.names})  # empty_table() would load pandas
             for name in self.key:  # raises for a key column that no row has
-                required_column(listing.schema.empty_table(), name)
+                required_column(empty, name)
 
     def on_file_listed(self, path: str, index: ShuffleFileIndex) -> None:
         """Called with each shuffle file and its index, in the order of the sources."""
