@@ -91,4 +91,5 @@ assert sum(task.rows for task in result) == 2, result
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_exact_deduplication_loads_no_more_than_it_needs(tmp_path: Path, workers: str) -> None:
     (tmp_path / "in.jsonl").write_bytes(b"\n".join(orjson.dumps({"text": text}) for text in ("one", "two", "one")))
-    assert loaded_by(EXACT, str(tmp_path / "in.jsonl"), str(tmp_path / "out"), workers, names=(*SELDOM, "pandas")) == set()
+    arguments = (str(tmp_path / "in.jsonl"), str(tmp_path / "out"), workers)
+    assert loaded_by(EXACT, *arguments, names=(*SELDOM, "pandas")) == set()
