@@ -109,6 +109,48 @@ MISSES = [
     "the keys of the house; a token of love; tokenizer: sentencepiece-unigram-32000",
 ]
 
+# Four numbers: what is left of the text when addresses are redacted, private ones too.
+ADDRESSES = [
+    # prose
+    ("She wrote from 203.0.113.9 that day.", "She wrote from [IP] that day."),
+    ("The server at 5.6.7.8 is down.", "The server at [IP] is down."),
+    ("Your IP address is 23.45.67.89!", "Your IP address is [IP]!"),
+    ("ping 4.2.2.2 and 4.2.2.1", "ping [IP] and [IP]"),
+    ("connections from 5.6.7.8, 5.6.7.9 and 5.6.7.10", "connections from [IP], [IP] and [IP]"),
+    # logs
+    ('5.6.7.8 - - [10/Oct/2000:13:55:36 -0700] "GET /" 200', '[IP] - - [10/Oct/2000:13:55:36 -0700] "GET /" 200'),
+    ('66.249.66.1 - jo [10/Oct/2000:13:55:36 -0700] "GET /"', '[IP] - jo [10/Oct/2000:13:55:36 -0700] "GET /"'),
+    ("sshd[12]: Accepted key from 5.6.7.8 port 22 ssh2", "sshd[12]: Accepted key from [IP] port 22 ssh2"),
+    ("IN=eth0 SRC=5.6.7.8 DST=9.8.7.6 LEN=60", "IN=eth0 SRC=[IP] DST=[IP] LEN=60"),
+    ("X-Forwarded-For: 1.2.3.4, 1.2.3.5", "X-Forwarded-For: [IP], [IP]"),
+    # configuration
+    ('{"ipAddress": "12.1.2.3", "n": 1}', '{"ipAddress": "[IP]", "n": 1}'),
+    ("<ip_address>12.1.2.3</ip_address>", "<ip_address>[IP]</ip_address>"),
+    ("bind_host = 5.6.7.8", "bind_host = [IP]"),
+    ("nameserver 1.1.1.1\nnameserver 8.8.8.8", "nameserver [IP]\nnameserver [IP]"),
+    ('remote_addr="1.2.3.4"', 'remote_addr="[IP]"'),
+    # URLs, logins, ports, prefix lengths, ranges
+    ("http://5.6.7.8/index.html, ftp://jo@5.6.7.8", "http://[IP]/index.html, ftp://jo@[IP]"),
+    ("scp a jo@5.6.7.8:/tmp", "scp a jo@[IP]:/tmp"),
+    ("5.6.7.8:443 is open", "[IP]:443 is open"),
+    ("allow 5.6.7.0/24; deny 12.0.0.0/8; 198.51.100.0/25", "allow [IP]/24; deny [IP]/8; [IP]/25"),
+    ("8.8.8.8-8.8.8.20, 203.0.113.1 - 203.0.113.99", "[IP]-[IP], [IP] - [IP]"),
+    ("10.0.0.1, 192.168.0.1", "[IP], [IP]"),
+]  # fmt: skip
+
+# Four numbers that are none, also when private addresses are asked for.
+NUMBERS = [
+    "27.2.5.1", "see 27.2.5.1 for more", "as 27.2.5.1(a) says", "[27.2.5.1] modifiers", "(27.2.5.1)", "27.2.5.1/2",
+    "27.2.5.1 Modifiers", "// 27.2.5.1  modifiers", "from 27.2.5.1 to 27.2.5.2", "27.2.5.1, 27.2.5.2 and 27.2.5.3",
+    "| 27.2.5.1 | modifiers |", "<h4>7.7.3.5 EdDSA</h4>", "<a href='#x'>7.7.3.2 ECDSA</a>", "27.2.5.1: modifiers",
+    "§ 10.1.2.3", "§10.1.2.3", "§ 27.200.5.1", "Section 1.2.3.4", "Sections 10.1.2.3 and 10.1.2.4", "sec. 1.2.3.4",
+    "Article 10.120.2.3", "RFC 5445 3.8.2.4", "Table 1.2.3.4", "clause 10.1.100.1", "appendix 1.2.3.4",
+    "v1.2.3.4", "version 1.2.3.4", "contentVersion: 1.2.3.4", "upgrade V8 to 4.6.85.23", "fixed in 1.8.1.2.",
+    "pkg==1.2.3.4", "pkg 1.2.3.4", "pkg-1.2.3.4", "pkg-1.2.3.4.tar.gz", "Chrome/88.0.43.150", "linux 2.6.8.1/9",
+    "1.2.3.4.5", "1.3.6.1.4.1.311", "OID 1.3.6.1", "OID 2.5.29.150", 'ObjectIdentifier("2.5.29.35")', "2.5.4.3",
+    "The server is down. See 27.2.5.1.", "the host\n27.2.5.1 Modifiers",
+]  # fmt: skip
+
 NATIONAL = [
     ("AT", "01 234 5678"), ("AU", "(02) 9876 5432"), ("AU", "0412 345 678"), ("BE", "02 123 45 67"),
     ("BR", "(11) 91234-5678"), ("CA", "416-555-0123"), ("CH", "044 668 18 00"), ("CN", "138 1234 5678"),
@@ -136,6 +178,16 @@ def test_it_is_found(entity: str, text: str, wanted: str) -> None:
 def test_it_is_left_alone(text: str) -> None:
     assert PiiRedactor().modify_document(text) == text
     assert PiiFilter().keep_document(PiiFilter().score_document(text))
+
+
+@pytest.mark.parametrize(("text", "wanted"), ADDRESSES)
+def test_addresses_are_found_where_they_are_written(text: str, wanted: str) -> None:
+    assert PiiRedactor(["ip"], private_ips=True).modify_document(text) == wanted
+
+
+@pytest.mark.parametrize("text", NUMBERS)
+def test_numbers_of_sections_and_versions_are_no_addresses(text: str) -> None:
+    assert PiiRedactor(["ip"], private_ips=True).modify_document(text) == text
 
 
 @pytest.mark.parametrize(("country", "number"), NATIONAL)

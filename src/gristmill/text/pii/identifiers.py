@@ -87,34 +87,66 @@ _IPV6 = re.compile(
     rf"(?<![\w:.])(?:[0-9a-fA-F]{{0,4}}:){{2,7}}(?:{_QUAD}|[0-9a-fA-F]{{1,4}})?(?![\w:])",
     re.ASCII,
 )
-_VERSION = re.compile(
-    r"(?:\b(?:v|ver|vers|versions?|release|rev|revision|build|firmware|driver|kernel|section|chapter|clause|figure|table"
-    r"|oid|rule|paragraph|firefox|chrome|chromium|safari|opera|edge|explorer|windows|android|ios|macos|linux|java|office"
-    r"|acrobat|flash)\b\.?|§|==|>=|<=|~=|\^)[ \t:=]*$",
+# What a number that looks like an address belongs to, when it stands directly before it.
+_NUMBERED = re.compile(
+    r"(?:(?<![^\W_])(?:v|ver|vers|versions?|release|rev|revision|build|firmware|driver|kernel|sections?|sec|subsections?"
+    r"|chapters?|clauses?|figures?|fig|tables?|paragraphs?|para|articles?|appendix|annex|oid|objectidentifier|rules?"
+    r"|rfc ?\d{3,4}|firefox|chrome|chromium|safari|opera|edge|explorer|windows|android|ios|macos|linux|java|office"
+    r"|acrobat|flash)\b\.?|[§^]|==|>=|<=|~=)[ \t:=/(`\['\"]*$",
     re.IGNORECASE,
+)
+_WORDS = (
+    "ips?|ipv4|inet|addr(?:ess(?:es)?)?|hosts?|hostname|servers?|nameservers?|dns|gateway|proxy|router|netmask|subnet|cidr"
+    "|networks?|firewall|iptables|src|dst|clients?|peers?|remote|connect(?:ed|ion|ions|ing)?|login|logged|visitors?"
+    "|ping|traceroute|whois|nslookup|ssh|sshd|telnet|ftp|smtp|helo|listen(?:ing)?|blocked|banned|forwarded"
+    "|resolves?|a record"
+)
+_NETWORK_BEFORE = re.compile(
+    rf"(?:(?<![^\W_])(?:{_WORDS})(?![a-z])|(?-i:(?<=[a-z])(?:I[pP]|Addr(?:ess)?|Host|Cidr|Server)s?(?![a-z])))"
+    r"(?:(?![.!?][ \t])[^\n])*\Z|(?://|@)\Z",
+    re.IGNORECASE,
+)
+_NETWORK_AFTER = re.compile(
+    r":\d{2,5}(?![\w.])|/(?:(?<=\.0/)[89]|[12]\d|3[0-2])(?!\w|\.\d)|[ \t]+port[ \t]+\d|[ \t]+-[ \t]+\S+[ \t]+\["
+)
+_WELL_KNOWN = re.compile(r"8\.8\.8\.8|8\.8\.4\.4|9\.9\.9\.9|10\.0\.\d+\.\d+|0\.0\.0\.0")
+_LIST = re.compile(
+    r"['\")\]]*(?:[ \t]*[,;|&][ \t]*(?:and |or )?|[ \t]*-[ \t]*|[ \t]+(?:(?:and|or|to|->)[ \t]+)?)['\"(\[]*"
 )
 
 
 def find_ipv4(text: str, private: bool = False) -> Iterator[TextSpan]:
-    """Public addresses; with `private`, also those of private networks, loopback and documentation."""
-    last = 0
+    """Public addresses; with `private`, also those of private networks, loopback and documentation.
+
+    Four numbers after a word such as "version", "section" or "OID", or after § or ==, are not an address. Otherwise, if
+    one of them has three digits, they are. If none has, they are more often the number of a section or a version: they
+    are an address only if something on the same line says so: a word such as "host", "IP" or "ping" before it in the
+    sentence, a URL or login around it, a port, a prefix length or the rest of a log line after it, an address before it
+    in a list or range, or that it is the address of a well-known resolver.
+    """
+    last, last_found = 0, 0
     for found in _IPV4.finditer(text):
         start, end = found.span()
         # A hyphen or comma before it joins it to another address, as in a range, or to something that is none.
         is_joined = re.search(r"-\Z|\d,\Z", text[max(0, start - 2) : start]) is not None and start - 1 != last
         last = end
-        if is_joined or _VERSION.search(text[max(0, start - 16) : start]) or _is_heading(text, start, end):
+        if is_joined or _NUMBERED.search(text[max(0, start - 24) : start]):
             continue
+        listed = last_found > 0 and start - last_found <= 8 and _LIST.fullmatch(text, last_found, start) is not None
+        if len(max(found[0].split("."), key=len)) < 3 and not listed and not _is_in_network(text, start, end):
+            continue
+        last_found = end
         if private or ipaddress.IPv4Address(found[0]).is_global:
             yield start, end
 
 
-def _is_heading(text: str, start: int, end: int) -> bool:
-    """Whether it is the number of a heading, as in "2.1.3.4 Methods": small, at the start of a line, before text."""
-    before = text[max(0, start - 16) : start].rstrip("# \t")
-    first = before.endswith("\n") or (not before and start <= 16)
-    small = all(int(part) < 40 for part in text[start:end].split("."))
-    return small and first and bool(re.match(r"[ \t]+[^\W\d]", text[end : end + 8]))
+def _is_in_network(text: str, start: int, end: int) -> bool:
+    """Whether what is around four small numbers says that they are an address."""
+    return (
+        _WELL_KNOWN.fullmatch(text, start, end) is not None
+        or _NETWORK_AFTER.match(text, end, end + 80) is not None
+        or _NETWORK_BEFORE.search(text[max(0, start - 60) : start]) is not None
+    )
 
 
 def find_ipv6(text: str, private: bool = False) -> Iterator[TextSpan]:
