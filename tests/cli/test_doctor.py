@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import socket
 import sys
@@ -12,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gristmill import __version__
-from gristmill.cli.environment_checks import requirements
+from gristmill.cli.environment_checks import FEATURES, requirements
 from gristmill.cli.main import app
 
 
@@ -60,6 +61,31 @@ def test_it_says_what_is_here() -> None:
 def test_every_extra_of_the_package_is_looked_at() -> None:
     assert {"text", "lang", "tokenizers", "s3", "ray", "xenna"} <= requirements().keys()
     assert "pyarrow" in requirements()[""]
+
+
+def test_an_extra_contains_the_packages_of_its_extras_and_says_what_it_is_for() -> None:
+    wanted = requirements()
+    assert set(wanted["ray"]) < set(wanted["xenna"])
+    assert wanted.keys() - {""} == FEATURES.keys()
+
+
+def test_what_is_not_installed_is_named_with_its_use_and_in_the_summary(monkeypatch: pytest.MonkeyPatch) -> None:
+    absent, found = {"ray", "torch", "pypdfium2"}, importlib.metadata.version
+
+    def version(package: str) -> str:
+        if package in absent:
+            raise importlib.metadata.PackageNotFoundError(package)
+        return found(package)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    done = doctor()
+    assert done.exit_code == 0, done.output
+    assert "(missing)" not in done.stdout
+    assert "not installed: pypdfium2. Needed for: reading PDF" in done.stdout
+    *_, summary, command = done.stdout.splitlines()
+    assert summary == "no problems found; 4 optional extras not installed: pdf, ray, torch, xenna"
+    assert command == "pip install 'gristmill[pdf,ray,torch,xenna]'"
+    assert findings()["extras", "pdf"]["fix"] == "pip install 'gristmill[pdf]'"
 
 
 def test_credentials_are_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:

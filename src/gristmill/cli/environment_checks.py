@@ -21,8 +21,33 @@ from pathlib import Path
 
 from gristmill import __version__
 
-OK, NOTE, MISSING, PROBLEM = "ok", "note", "missing", "problem"
-"""Only what is missing for a recipe, or a problem, is a reason for exit code 1."""
+OK, NOTE, OPTIONAL, MISSING, PROBLEM = "ok", "note", "optional", "missing", "problem"
+"""Only what is missing for a recipe, or a problem, is a reason for exit code 1; optional is an extra not installed."""
+
+FEATURES: Mapping[str, str] = {
+    "text": "UnicodeReformatter",
+    "lang": "language identification, fastText models",
+    "tokenizers": "counting tokens, writing tokens",
+    "s3": "s3:// paths",
+    "pandas": "to_pandas()",
+    "polars": "to_polars()",
+    "ray": "running on Ray",
+    "xenna": "XennaExecutor",
+    "download": "fetching from the web",
+    "web": "extracting text from HTML and Common Crawl",
+    "wiki": "Wikipedia dumps",
+    "pdf": "reading PDF",
+    "image": "images",
+    "onnx": "ONNX models",
+    "torch": "PyTorch models",
+    "nsfw": "the NSFW filter for images with its own weights",
+    "hub": "the Hugging Face hub",
+    "otel": "traces with OpenTelemetry",
+}
+"""What each extra is for."""
+
+DEVELOPMENT = frozenset({"all", "bench", "browser", "dev"})
+"""Extras that no feature needs."""
 
 _REQUIRED = re.compile(r"([A-Za-z0-9._-]+)(\[[^\]]*\])?([^;]*)(?:;.*extra\s*==\s*[\"']([\w-]+)[\"'])?")
 _CREDENTIALS: Mapping[str, tuple[tuple[str, ...], str]] = {
@@ -87,11 +112,23 @@ def requirements() -> dict[str, list[str]]:
         lines = importlib.metadata.requires("gristmill") or []
     except importlib.metadata.PackageNotFoundError:  # used from its source, without being installed
         return {}
-    found: dict[str, list[str]] = {}
+    found: dict[str, set[str]] = {}
     for line in lines:
-        if (parts := _REQUIRED.match(line)) and parts[1].lower() != "gristmill":
-            found.setdefault(parts[4] or "", []).append(parts[1])
-    return {extra: sorted(set(packages)) for extra, packages in found.items() if extra not in ("dev", "all")}
+        if parts := _REQUIRED.match(line):
+            found.setdefault(parts[4] or "", set()).add(parts[1].lower() + (parts[2] or ""))
+    return {extra: sorted(_packages(extra, found)) for extra in found if extra not in DEVELOPMENT}
+
+
+def _packages(extra: str, found: Mapping[str, set[str]]) -> set[str]:
+    """The packages of an extra, with those of the extras that it contains."""
+    packages: set[str] = set()
+    for name in found.get(extra, ()):
+        package, _, inner = name.rstrip("]").partition("[")
+        if package == "gristmill":
+            packages.update(*(_packages(other.strip(), found) for other in inner.split(",")))
+        else:
+            packages.add(package)
+    return packages
 
 
 def installed_version(package: str) -> str | None:
@@ -101,18 +138,28 @@ def installed_version(package: str) -> str | None:
         return None
 
 
-def install_command(extra: str) -> str:
-    return f"pip install 'gristmill[{extra}]'"
+def install_command(*extras: str) -> str:
+    return f"pip install 'gristmill[{','.join(extras)}]'"
 
 
 def _extras() -> Iterator[DoctorFinding]:
-    for extra, packages in sorted(requirements().items()):
+    wanted = requirements()
+    if not wanted:
+        text = "not installed as a package, so that its extras are not known"
+        yield DoctorFinding(
+            "extras", "gristmill", NOTE, text, "pip install gristmill, or pip install -e . in its source"
+        )
+    for extra, packages in sorted(wanted.items()):
         if not extra:
             continue
         versions = {package: installed_version(package) for package in packages}
-        text = ", ".join(f"{name} {version or '(missing)'}" for name, version in versions.items())
-        there = all(versions.values())
-        yield DoctorFinding("extras", extra, OK if there else NOTE, text, "" if there else install_command(extra))
+        lacks = [package for package, version in versions.items() if version is None]
+        if lacks:
+            text = f"not installed: {', '.join(lacks)}. Needed for: {FEATURES.get(extra, extra)}"
+            yield DoctorFinding("extras", extra, OPTIONAL, text, install_command(extra))
+        else:
+            text = ", ".join(f"{name} {version}" for name, version in versions.items())
+            yield DoctorFinding("extras", extra, OK, text)
 
 
 # -- the machine -------------------------------------------------------------------------------------------
@@ -207,4 +254,5 @@ def _credentials() -> Iterator[DoctorFinding]:
         found = [f"${variable}" for variable in variables if os.environ.get(variable)]
         if file and Path(file).expanduser().is_file():
             found.append(file)
-        yield DoctorFinding("credentials", name, OK, f"found: {', '.join(found)}" if found else "none found")
+        text = f"found: {', '.join(found)}" if found else "none found; only what is public can be reached"
+        yield DoctorFinding("credentials", name, OK if found else NOTE, text)

@@ -14,6 +14,7 @@ from gristmill.cli.environment_checks import (
     MISSING,
     NOTE,
     OK,
+    OPTIONAL,
     PROBLEM,
     DoctorFinding,
     check_environment,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _MARKS = {
     OK: ("ok", "green"),
     NOTE: ("note", "yellow"),
+    OPTIONAL: ("optional", "yellow"),
     MISSING: ("missing", "bold red"),
     PROBLEM: ("problem", "bold red"),
 }
@@ -93,8 +95,16 @@ def _print(found: Sequence[DoctorFinding], wrong: Sequence[DoctorFinding], recip
         table.add_row(Text(*_MARKS[finding.state]), Text(printable(finding.name)), text)
     out.print(table)
     subject = f"{recipe}: " if recipe else ""
-    problems = count_noun(len(wrong), "problem") if wrong else "no problems"
-    out.print(f"{subject}{problems} found", style="bold")
+    out.print(f"{subject}{_summary(found, wrong)}", style="bold")
+
+
+def _summary(found: Sequence[DoctorFinding], wrong: Sequence[DoctorFinding]) -> str:
+    problems = f"{count_noun(len(wrong), 'problem') if wrong else 'no problems'} found"
+    absent = [finding.name for finding in found if finding.state == OPTIONAL]
+    if not absent:
+        return problems
+    features = f"{count_noun(len(absent), 'optional extra')} not installed: {', '.join(absent)}"
+    return f"{problems}; {features}\n{install_command(*absent)}"
 
 
 # -- a recipe ------------------------------------------------------------------------------------------------
