@@ -307,7 +307,7 @@ def test_the_catalogue_is_what_the_packages_list() -> None:
     listed = [(package, name) for package in packages for name in package.__all__]
     classes = {name for package, name in listed if isinstance(getattr(package, name), type)}
     parts = {"BadImage", "DedupIndex", "DeduplicationResult", "Header", "Keep", "RankingStrategy"}
-    parts |= {"DocumentFilter", "DocumentModifier", "ImageFilter"} | {
+    parts |= {"DocumentFilter", "DocumentModifier", "ImageFilter", "Rule", "RuleFilter"} | {
         name for name in classes if name.endswith("Workflow")
     }
     made_of = {name for name in gristmill.download.__all__ if name in classes}  # what sources are made of is no stage

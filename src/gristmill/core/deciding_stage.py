@@ -25,6 +25,41 @@ from gristmill.core.stage import ProcessingStage
 B = TypeVar("B", bound=Batch)
 
 
+@fast_dataclass(frozen=True, slots=True)
+class Rule:
+    """One of several rules of a filter: a number of each row, its measure, must lie within limits. Without any, the
+    rule is off."""
+
+    name: str
+    low: float | None = None
+    high: float | None = None
+    low_name: str = ""
+    high_name: str = ""
+    """The parameters that set the limits."""
+    spared: float | None = None
+    """A number that passes although it is outside."""
+    measured_with: Any = None
+    """The parameters that the numbers depend on: other numbers are not to be judged by this rule."""
+    kind: pa.DataType = pa.float64()
+    """The type of the numbers."""
+
+    @property
+    def is_on(self) -> bool:
+        return self.low is not None or self.high is not None
+
+    def holds(self, numbers: pa.Array) -> pa.BooleanArray:
+        """Whether each number is within the limits; null where there is no number."""
+        numbers = numbers.cast(pa.float64(), safe=False)
+        held = pa.repeat(literal(True, pa.bool_()), len(numbers))
+        if self.low is not None:
+            held = pc.and_(held, pc.greater_equal(numbers, literal(float(self.low), pa.float64())))
+        if self.high is not None:
+            held = pc.and_(held, pc.less_equal(numbers, literal(float(self.high), pa.float64())))
+        if self.spared is not None:
+            held = pc.or_(held, pc.equal(numbers, literal(float(self.spared), pa.float64())))
+        return held
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """For each row whether it is kept, and the scores behind that by the label of the filter that computed them."""

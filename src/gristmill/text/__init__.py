@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gristmill.core.lazy import lazy
 
 if TYPE_CHECKING:
+    from gristmill.core.deciding_stage import Rule as Rule
     from gristmill.text.blend import Blend as Blend
     from gristmill.text.document_filter import DocumentFilter as DocumentFilter
     from gristmill.text.document_ids import AddId as AddId
@@ -87,6 +88,7 @@ if TYPE_CHECKING:
     from gristmill.text.read import ParquetReader as ParquetReader
     from gristmill.text.read import TextReader as TextReader
     from gristmill.text.resample import Resample as Resample
+    from gristmill.text.rule_filter import RuleFilter as RuleFilter
     from gristmill.text.score import Filter as Filter
     from gristmill.text.score import Modify as Modify
     from gristmill.text.score import Score as Score

@@ -14,28 +14,34 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from gristmill.core.arrow.array_building import literal, make_array
+from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
+from gristmill.core.deciding_stage import Rule
 from gristmill.text.argument_checks import check_count, check_not_negative, check_ratio
-from gristmill.text.document_filter import BoundedFilter, DocumentFilter, safe_ratio
+from gristmill.text.document_filter import BoundedFilter, safe_ratio
 from gristmill.text.modifiers.line_cleaners import LineCleaner
-from gristmill.text.statistics import column_statistics, reference
+from gristmill.text.rule_filter import Measures, NumberedRuleFilter, RuleFilter, StatisticRuleFilter
 from gristmill.text.statistics.reference import COMMON_WORDS, LOREM_IPSUM, MAX_NGRAM_WORDS
 from gristmill.text.statistics.word_segmentation import split_words
-from gristmill.text.text_columns import as_array, python_values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from gristmill.text.text_columns import Texts
+    from collections.abc import Callable, Sequence
 
 _SENTENCE = re.compile(r"[.!?…]+[\"'”’)\]]*(?=\s|$)|[。！？।؟]+")
 _STOP_CHARS = (".", "'", '"', "!", "?", "”", "’", "…", "。", "！", "？", "।", "؟")
 _TOP_N_GRAMS = {2: 0.2, 3: 0.18, 4: 0.16}
+_REPETITION_RULES = (
+    ("lines", "distinct_lines", "lines"),
+    ("paragraphs", "distinct_paragraphs", "paragraphs"),
+    ("line_chars", "distinct_line_chars", "line_chars"),
+    ("paragraph_chars", "distinct_paragraph_chars", "paragraph_chars"),
+)
+"""Rules on repeated lines and paragraphs: the name, and the statistics of distinct ones and of all."""
+
 _DUP_N_GRAMS = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.1}
 
 
-class C4QualityFilter(BoundedFilter):
+class C4QualityFilter(NumberedRuleFilter):
     """The number of sentences in the lines that C4 would keep; keeps documents with at least `min_num_sentences`.
 
     It is 0 for documents with "lorem ipsum" or a curly bracket, which C4 drops. The lines are those that `LineCleaner`
@@ -53,15 +59,35 @@ class C4QualityFilter(BoundedFilter):
         self.filter_lorem_ipsum = filter_lorem_ipsum
         self._cleaner = LineCleaner()
 
-    def score_document(self, text: str) -> int:
-        if self.filter_curly_bracket and "{" in text:
-            return 0
-        if self.filter_lorem_ipsum and LOREM_IPSUM in text.lower():
-            return 0
-        return sum(len(_SENTENCE.findall(line)) for line in self._cleaner.lines(text))
+    def rules(self) -> Sequence[Rule]:
+        needs_sentences = self.min_num_sentences > 0  # 0 keeps the documents that have the score 0
+        return (
+            _no_more_than_none("curly_brackets", "filter_curly_bracket", self.filter_curly_bracket and needs_sentences),
+            _no_more_than_none("lorem_ipsum", "filter_lorem_ipsum", self.filter_lorem_ipsum and needs_sentences),
+            Rule("sentences", low=self.min_num_sentences, low_name="min_num_sentences", kind=pa.int64()),
+        )
+
+    def measure(self, text: str) -> Mapping[str, float]:
+        return {
+            "curly_brackets": text.count("{"),
+            "lorem_ipsum": text.lower().count(LOREM_IPSUM),
+            "sentences": sum(len(_SENTENCE.findall(line)) for line in self._cleaner.lines(text)),
+        }
+
+    def score_measures(self, measures: Measures) -> pa.Array:
+        score, none = measures["sentences"], literal(0, pa.int64())
+        for name, filters in (("curly_brackets", self.filter_curly_bracket), ("lorem_ipsum", self.filter_lorem_ipsum)):
+            if filters:
+                score = pc.if_else(pc.greater(measures[name], none), none, score)
+        return score
 
     def bounds(self) -> tuple[float, None]:
         return self.min_num_sentences, None
+
+
+def _no_more_than_none(name: str, parameter: str, is_on: bool) -> Rule:
+    """The rule that something does not occur, if a flag says so."""
+    return Rule(name, high=0 if is_on else None, high_name=parameter, kind=pa.int64())
 
 
 class C4ParagraphFilter(BoundedFilter):
@@ -87,26 +113,7 @@ class C4ParagraphFilter(BoundedFilter):
         return self.min_paragraphs, None
 
 
-class _FirstBrokenRuleFilter(DocumentFilter):
-    """A filter whose score is the name of the first broken rule."""
-
-    score_type = pa.string()
-
-    def score_document(self, text: str) -> str:
-        return next((name for name, broken in self._rules(text) if broken), "")
-
-    def _rules(self, text: str) -> Iterator[tuple[str, bool]]:
-        """The rules in order, each with whether it is broken. Rules after the first broken one are not evaluated."""
-        raise NotImplementedError
-
-    def keep_document(self, score: Any) -> bool:
-        return bool(score == "")
-
-    def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
-        return make_array([score == "" for score in python_values(scores)], pa.bool_())
-
-
-class GopherQualityFilter(_FirstBrokenRuleFilter):
+class GopherQualityFilter(RuleFilter):
     """The first rule of Gopher that a document breaks, or "" if none; keeps "".
 
     In order: `words` (their number), `word_length` (its mean), `hashes` and `ellipses` (per word), `bullets` (share of
@@ -163,29 +170,52 @@ class GopherQualityFilter(_FirstBrokenRuleFilter):
     def english_only(self) -> bool:
         return bool(self.min_stop_words) and self.stop_words is None
 
-    def _rules(self, text: str) -> Iterator[tuple[str, bool]]:
+    def rules(self) -> Sequence[Rule]:
+        language = {"language": self.language}
+        stop_words = {**language, "stop_words": None if self.stop_words is None else sorted(set(self.stop_words))}
+        words = self.min_doc_words, self.max_doc_words, "min_doc_words", "max_doc_words"
+        lengths = self.min_avg_word_length, self.max_avg_word_length, "min_avg_word_length", "max_avg_word_length"
+        return (
+            Rule("words", *words, measured_with=language, kind=pa.int64()),
+            Rule("word_length", *lengths, measured_with=language),
+            _at_most("hashes", "max_symbol_word_ratio", self.max_symbol_word_ratio, language),
+            _at_most("ellipses", "max_symbol_word_ratio", self.max_symbol_word_ratio, language),
+            _at_most("bullets", "max_bullet_lines_ratio", self.max_bullet_lines_ratio),
+            _at_most("line_ellipses", "max_ellipsis_lines_ratio", self.max_ellipsis_lines_ratio),
+            Rule(
+                "letters",
+                low=self.max_non_alpha_words_ratio,
+                low_name="max_non_alpha_words_ratio",
+                measured_with=language,
+            ),
+            Rule(
+                "stop_words",
+                low=self.min_stop_words,
+                low_name="min_stop_words",
+                measured_with=stop_words,
+                kind=pa.int64(),
+            ),
+        )
+
+    def measure(self, text: str) -> Mapping[str, float]:
         words = split_words(text, self.language)
-        count = len(words)
-        yield "words", _outside(count, self.min_doc_words, self.max_doc_words)
-        divisor = count or 1
-        mean = sum(map(len, words)) / divisor
-        yield "word_length", _outside(mean, self.min_avg_word_length, self.max_avg_word_length)
-        yield "hashes", _outside(text.count("#") / divisor, None, self.max_symbol_word_ratio)
-        ellipses = text.count("...") + text.count("…")
-        yield "ellipses", _outside(ellipses / divisor, None, self.max_symbol_word_ratio)
+        divisor = len(words) or 1
         lines = [line.strip() for line in text.split("\n") if line.strip()]
-        bullets = sum(line.startswith(("•", "-", "‣", "●", "*")) for line in lines)
-        yield "bullets", _outside(bullets / (len(lines) or 1), None, self.max_bullet_lines_ratio)
-        trailing = sum(line.endswith(("...", "…")) for line in lines)
-        yield "line_ellipses", _outside(trailing / (len(lines) or 1), None, self.max_ellipsis_lines_ratio)
-        lettered = sum(any(map(str.isalpha, word)) for word in words)
-        yield "letters", _outside(lettered / divisor, self.max_non_alpha_words_ratio, None)
-        if self.min_stop_words is not None:
-            stop_words = set(self.stop_words if self.stop_words is not None else COMMON_WORDS)
-            yield "stop_words", len(stop_words.intersection(words)) < self.min_stop_words
+        line_divisor = len(lines) or 1
+        stop_words = set(self.stop_words if self.stop_words is not None else COMMON_WORDS)
+        return {
+            "words": len(words),
+            "word_length": sum(map(len, words)) / divisor,
+            "hashes": text.count("#") / divisor,
+            "ellipses": (text.count("...") + text.count("…")) / divisor,
+            "bullets": sum(line.startswith(("•", "-", "‣", "●", "*")) for line in lines) / line_divisor,
+            "line_ellipses": sum(line.endswith(("...", "…")) for line in lines) / line_divisor,
+            "letters": sum(any(map(str.isalpha, word)) for word in words) / divisor,
+            "stop_words": len(stop_words.intersection(words)),
+        }
 
 
-class GopherRepetitionFilter(DocumentFilter):
+class GopherRepetitionFilter(StatisticRuleFilter):
     """The first repetition rule of Gopher that a document breaks, or "" if none; keeps "".
 
     In order: `lines` and `paragraphs` (share of those that occurred before), `line_chars` and `paragraph_chars` (the
@@ -194,8 +224,6 @@ class GopherRepetitionFilter(DocumentFilter):
     `dup_n_grams` map n to the largest share to keep. A run of words that occurs once is not a repetition, even in a
     short document. A blank document breaks no rule.
     """
-
-    score_type = pa.string()
 
     def __init__(
         self,
@@ -220,59 +248,42 @@ class GopherRepetitionFilter(DocumentFilter):
     def _ngram_limits(shares: Mapping[Any, float] | None) -> list[tuple[int, float]]:
         return [(int(n), max_share) for n, max_share in (shares or {}).items()]  # recipes have n as text
 
-    def _repetition_rules(self) -> list[tuple[str, str, str, float | None]]:
-        """Rules on repeated lines and paragraphs: name, statistic of distinct ones, of all, largest share to keep."""
+    def rules(self) -> Sequence[Rule]:
         return [
-            ("lines", "distinct_lines", "lines", self.dup_line_frac),
-            ("paragraphs", "distinct_paragraphs", "paragraphs", self.dup_para_frac),
-            ("line_chars", "distinct_line_chars", "line_chars", self.dup_line_char_frac),
-            ("paragraph_chars", "distinct_paragraph_chars", "paragraph_chars", self.dup_para_char_frac),
+            _at_most("lines", "dup_line_frac", self.dup_line_frac),
+            _at_most("paragraphs", "dup_para_frac", self.dup_para_frac),
+            _at_most("line_chars", "dup_line_char_frac", self.dup_line_char_frac),
+            _at_most("paragraph_chars", "dup_para_char_frac", self.dup_para_char_frac),
+            *(_at_most(f"top_{n}_gram", f"top_n_grams[{n}]", top) for n, top in self._ngram_limits(self.top_n_grams)),
+            *(
+                _at_most(f"duplicate_{n}_gram", f"dup_n_grams[{n}]", share)
+                for n, share in self._ngram_limits(self.dup_n_grams)
+            ),
         ]
 
     def statistics(self) -> tuple[str, ...]:
-        rules = [rule for rule in self._repetition_rules() if rule[-1] is not None]
-        names = [name for _, distinct, total, _ in rules for name in (distinct, total)]
+        names = [name for _, distinct, total in _REPETITION_RULES for name in (distinct, total)]
         for n, _ in self._ngram_limits(self.top_n_grams):
             names += [f"repeated_top_ngram_{n}", f"duplicate_ngram_{n}"]
         names += [f"duplicate_ngram_{n}" for n, _ in self._ngram_limits(self.dup_n_grams)]
         return ("chars", *dict.fromkeys(names))
 
-    def score_document(self, text: str) -> str:
-        counts = reference.count_statistics(text, self.statistics())
-        columns = {name: make_array([value], pa.int64()) for name, value in counts.items()}
-        return str(self.score_counts(columns)[0].as_py())
-
-    def score_batch(self, texts: Texts) -> pa.Array:
-        return self.score_counts(column_statistics.count_column(as_array(texts), self.statistics()))
-
-    def score_counts(self, counts: Mapping[str, Any]) -> pa.Array:
-        first_broken = pa.repeat(literal("", pa.string()), len(counts["chars"]))
-        for name, shares, max_share in reversed(list(self._shares(counts))):
-            is_broken = pc.greater(shares, literal(float(max_share), pa.float64()))
-            first_broken = pc.if_else(is_broken, literal(name, pa.string()), first_broken)
-        return first_broken
-
-    def _shares(self, counts: Mapping[str, pa.Array]) -> Iterator[tuple[str, pa.Array, float]]:
-        """The rules in order, each with the shares of the documents and the largest share to keep."""
-        for name, distinct, total, limit in self._repetition_rules():
-            if limit is not None:
-                yield name, safe_ratio(pc.subtract(counts[total], counts[distinct]), counts[total], 0.0), limit
+    def measure_counts(self, counts: Mapping[str, pa.Array]) -> Measures:
+        shares = {
+            name: safe_ratio(pc.subtract(counts[total], counts[distinct]), counts[total], 0.0)
+            for name, distinct, total in _REPETITION_RULES
+        }
         zero = literal(0, pa.int64())
-        for n, max_share in self._ngram_limits(self.top_n_grams):
+        for n, _ in self._ngram_limits(self.top_n_grams):
             is_repeated = pc.greater(counts[f"duplicate_ngram_{n}"], zero)
             chars = pc.if_else(is_repeated, counts[f"repeated_top_ngram_{n}"], zero)
-            yield f"top_{n}_gram", safe_ratio(chars, counts["chars"], 0.0), max_share
-        for n, max_share in self._ngram_limits(self.dup_n_grams):
-            yield f"duplicate_{n}_gram", safe_ratio(counts[f"duplicate_ngram_{n}"], counts["chars"], 0.0), max_share
-
-    def keep_document(self, score: Any) -> bool:
-        return bool(score == "")
-
-    def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
-        return pc.equal(scores, literal("", pa.string())).fill_null(literal(False, pa.bool_()))
+            shares[f"top_{n}_gram"] = safe_ratio(chars, counts["chars"], 0.0)
+        for n, _ in self._ngram_limits(self.dup_n_grams):
+            shares[f"duplicate_{n}_gram"] = safe_ratio(counts[f"duplicate_ngram_{n}"], counts["chars"], 0.0)
+        return shares
 
 
-class FineWebQualityFilter(_FirstBrokenRuleFilter):
+class FineWebQualityFilter(RuleFilter):
     """The first rule of FineWeb that a document breaks, or "" if none; keeps "".
 
     Blank lines do not count. In order: `empty` (no line), `line_punctuation` (the share of lines that end with
@@ -302,21 +313,36 @@ class FineWebQualityFilter(_FirstBrokenRuleFilter):
         self.char_duplicates_ratio, self.new_line_ratio = char_duplicates_ratio, new_line_ratio
         self.language = language
 
-    def _rules(self, text: str) -> Iterator[tuple[str, bool]]:
+    def rules(self) -> Sequence[Rule]:
+        short = {"short_line_length": self.short_line_length}
+        return (
+            Rule("empty", low=1, low_name="lines", kind=pa.int64()),
+            Rule(
+                "line_punctuation",
+                low=self.line_punct_thr,
+                low_name="line_punct_thr",
+                spared=0 if self.line_punct_exclude_zero else None,
+            ),
+            _at_most("short_lines", "short_line_thr", self.short_line_thr, short),
+            _at_most("repeated_lines", "char_duplicates_ratio", self.char_duplicates_ratio),
+            _at_most("list", "new_line_ratio", self.new_line_ratio, {"language": self.language}),
+        )
+
+    def measure(self, text: str) -> Mapping[str, float]:
         lines = [line for line in text.split("\n") if line.strip()]
-        yield "empty", not lines
-        ended = sum(line.rstrip().endswith(_STOP_CHARS) for line in lines) / len(lines)
-        yield "line_punctuation", ended < self.line_punct_thr and not (ended == 0 and self.line_punct_exclude_zero)
-        short = sum(len(line) <= self.short_line_length for line in lines) / len(lines)
-        yield "short_lines", short > self.short_line_thr
+        divisor = len(lines) or 1
         seen: set[str] = set()
         repeated = 0
         for line in lines:
             repeated += len(line) if line in seen else 0
             seen.add(line)
-        yield "repeated_lines", repeated / len(text.replace("\n", "")) > self.char_duplicates_ratio
-        words = split_words(text, self.language)
-        yield "list", text.count("\n") / (len(words) or 1) > self.new_line_ratio
+        return {
+            "empty": len(lines),
+            "line_punctuation": sum(line.rstrip().endswith(_STOP_CHARS) for line in lines) / divisor,
+            "short_lines": sum(len(line) <= self.short_line_length for line in lines) / divisor,
+            "repeated_lines": repeated / (len(text.replace("\n", "")) or 1),
+            "list": text.count("\n") / (len(split_words(text, self.language)) or 1),
+        }
 
 
 def _check_unless_none(name: str, check: Callable[[str, str, Any], None], **values: Any) -> None:
@@ -326,5 +352,5 @@ def _check_unless_none(name: str, check: Callable[[str, str, Any], None], **valu
             check(name, parameter, value)
 
 
-def _outside(value: float, low: float | None, high: float | None) -> bool:
-    return (low is not None and value < low) or (high is not None and value > high)
+def _at_most(name: str, parameter: str, limit: float | None, measured_with: Mapping[str, Any] | None = None) -> Rule:
+    return Rule(name, high=limit, high_name=parameter, measured_with=measured_with)
