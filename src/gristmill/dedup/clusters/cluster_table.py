@@ -52,6 +52,12 @@ _PARQUET = ".parquet"
 _TABLE = re.compile(r"segment\d+(-round\d+)?-\d+\.parquet")
 """The names of the files of a cluster table."""
 
+
+def is_table_file(name: str) -> bool:
+    """Whether a file of this name belongs to a cluster table."""
+    return name == EMPTY_TABLE_FILE or _TABLE.fullmatch(name) is not None
+
+
 ID, CLUSTER, KEPT, PARTNER, SIMILARITY = "id", "cluster", "kept", "partner", verdict_stage.SIMILARITY
 SNAPSHOT = "snapshot"
 CLUSTER_TABLE_RECORD = "cluster_table"

@@ -38,7 +38,8 @@ class TextDuplicatesRemovalStage(DecidingStage[Batch], ReportingRole):
     """Drops the rows whose ids are in the Parquet files of `ids_to_remove_path`, such as a cluster table.
 
     `id_field` is the column with the ids of rows. Without it rows are identified by their file and position, as in a
-    table that was made without one. `duplicate_id_field` is the column of the table.
+    table that was made without one. `duplicate_id_field` is the column of the table. `drop_id_field` removes the column
+    of ids from the kept rows. `read_kwargs` may contain `storage_options`.
     """
 
     takes_empty = True
@@ -50,10 +51,13 @@ class TextDuplicatesRemovalStage(DecidingStage[Batch], ReportingRole):
         id_field: str | None = None,
         duplicate_id_field: str = ID,
         storage_options: Mapping[str, Any] | None = None,
+        drop_id_field: bool = False,
+        read_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        self.ids_to_remove_path, self.id_field = ids_to_remove_path, id_field
-        self.duplicate_id_field, self.storage_options = duplicate_id_field, dict(storage_options or {})
+        self.ids_to_remove_path, self.id_field, self.drop_id_field = ids_to_remove_path, id_field, drop_id_field
+        self.duplicate_id_field, self.read_kwargs = duplicate_id_field, dict(read_kwargs or {})
+        self.storage_options = {**self.read_kwargs.get("storage_options", {}), **(storage_options or {})}
         self.stamp = ""
         """Changes with the table, so that a resumed run with another table starts over."""
         self._removed: tuple[Numbers, Numbers] | None = None
@@ -66,6 +70,7 @@ class TextDuplicatesRemovalStage(DecidingStage[Batch], ReportingRole):
 
     def check(self) -> None:
         self.stamp = digest([f"{file.name} {file.size} {file.stamp}" for file in self._files()])
+        next(self._tables(), None)  # raises if its first file has no such column
 
     def setup(self, worker_metadata: WorkerMetadata) -> None:
         removed, kept = [np.zeros((0, 2), np.uint64)], [np.zeros((0, 2), np.uint64)]
@@ -128,6 +133,14 @@ class TextDuplicatesRemovalStage(DecidingStage[Batch], ReportingRole):
                         f"stage {self.name!r}: {path} has no column {self.duplicate_id_field!r}, only "
                         f"{', '.join(names)}: set duplicate_id_field to the column with the ids"
                     )
+                if self.id_field is None and pa.types.is_integer(
+                    table.schema_arrow.field(self.duplicate_id_field).type
+                ):
+                    raise InputError(
+                        f"stage {self.name!r}: the ids in {path} are numbers, and rows without an id have none. Set "
+                        "id_field to the column with their ids, or id_generator_path to the JSON file that was "
+                        "written with these ids"
+                    )
                 yield table
 
     def _columns(self) -> Iterator[tuple[pa.Array, Numbers]]:
@@ -162,7 +175,9 @@ class TextDuplicatesRemovalStage(DecidingStage[Batch], ReportingRole):
         return among
 
     def apply(self, batch: Batch, decision: Decision) -> Batch:
-        return batch.keep(decision.keep)
+        kept = batch.keep(decision.keep)
+        drops = self.drop_id_field and self.id_field in kept.get_columns()
+        return kept.with_data(kept.data.drop_columns([self.id_field])) if drops else kept
 
 
 class ImageDuplicatesRemovalStage(TextDuplicatesRemovalStage):

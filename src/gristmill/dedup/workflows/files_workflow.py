@@ -7,14 +7,16 @@ format, since readers of the directory could not tell them from its output; `out
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from gristmill.core.errors import InputError, PlanError, did_you_mean, shorten
 from gristmill.core.executor import Executor, default_format_stages
 from gristmill.core.pipeline import Pipeline
 from gristmill.core.stage import ProcessingStage
+from gristmill.core.task import FileGroupTask
 from gristmill.io.formats.format_detection import (
     JSONL_EXTENSIONS,
     PARQUET_EXTENSIONS,
@@ -33,10 +35,13 @@ FILETYPES = ("jsonl", "parquet")
 class FilesWorkflow:
     """A workflow that reads input files and writes output files."""
 
+    unused: ClassVar[Sequence[str]] = ()
+    """Parameters of NeMo Curator that are accepted and have no effect, such as the sizes of GPU memory pools."""
+
     def __init__(
         self,
-        input_path: Paths,
-        output_path: str | os.PathLike[str],
+        input_path: Paths | None,
+        output_path: str | os.PathLike[str] | None,
         cache_path: str | os.PathLike[str] | None = None,
         input_filetype: str | None = None,
         input_blocksize: int | str | None = None,
@@ -48,16 +53,20 @@ class FilesWorkflow:
         cache_kwargs: Mapping[str, Any] | None = None,
         **unknown: Any,
     ) -> None:
+        unknown = {name: value for name, value in unknown.items() if name not in self.unused}
         if unknown:
             known = [*signature(type(self)).parameters, *list(signature(FilesWorkflow).parameters)[3:]]
             hint = did_you_mean(wrong := next(iter(unknown)), known)
             raise TypeError(f"{self.name} has no parameter {wrong!r}.{hint}")
+        if output_path is None:
+            raise TypeError(f"{self.name} needs output_path, the directory to write to")
         self.input_path, self.output_path = input_path, os.fspath(output_path)
         self.cache_path = None if cache_path is None else os.fspath(cache_path)
         self.input_filetype, self.input_blocksize = input_filetype, input_blocksize
         self.input_file_extensions, self.output_filetype = input_file_extensions, output_filetype
         self.read_kwargs, self.write_kwargs = dict(read_kwargs or {}), dict(write_kwargs or {})
         self.cache_kwargs = dict(cache_kwargs or {})
+        self.output_fields: Sequence[str] | None = None
         for what, given in (("input_filetype", input_filetype), ("output_filetype", output_filetype)):
             if given is not None and given not in FILETYPES:
                 raise ValueError(f"{self.name}: {what} is {given!r}, must be 'jsonl' or 'parquet'")
@@ -83,7 +92,7 @@ class FilesWorkflow:
         lines = with_compressed_extensions(JSONL_EXTENSIONS)
         options = self.read_kwargs.get("storage_options") or {}
         try:
-            files = list_files(self.input_path, self.input_file_extensions or [*lines, *PARQUET_EXTENSIONS], options)
+            files = list_files(self.paths(), self.input_file_extensions or [*lines, *PARQUET_EXTENSIONS], options)
         except InputError as error:
             raise InputError(f"{self.name}: {error}") from error
         kinds = {"parquet" if extension_of(file.path) in PARQUET_EXTENSIONS else "jsonl" for file in files}
@@ -93,14 +102,34 @@ class FilesWorkflow:
             )
         return kinds.pop()
 
-    def reader(self, kind: str) -> ProcessingStage[Any, Any]:
-        reader: ProcessingStage[Any, Any] = default_format_stages(kind)[0](
-            self.input_path,
+    def paths(self) -> Paths:
+        if self.input_path is None:
+            raise PlanError(f"{self.name} has no input: set input_path, or call run(initial_tasks=...)")
+        return self.input_path
+
+    def with_tasks(self, tasks: Iterable[Any]) -> Self:
+        """This workflow with the files of tasks as its input."""
+        tasks = list(tasks)
+        if wrong := [task for task in tasks if not isinstance(task, FileGroupTask)]:
+            raise TypeError(
+                f"{self.name}: initial_tasks has a {type(wrong[0]).__name__}, must be a list of FileGroupTask"
+            )
+        workflow = copy(self)
+        workflow.input_path = [path for task in tasks for path in task.data]
+        return workflow
+
+    def reader(self, kind: str) -> Any:
+        return default_format_stages(kind)[0](
+            self.paths(),
             blocksize=self.input_blocksize,
             file_extensions=self.input_file_extensions,
             read_kwargs=self.read_kwargs,
+            **self.reader_settings(),
         )
-        return reader
+
+    def reader_settings(self) -> dict[str, Any]:
+        """More parameters of the reader."""
+        return {}
 
     def writer(self, kind: str) -> ProcessingStage[Any, Any]:
         options = {name: value for name, value in self.write_kwargs.items() if name != "storage_options"}
@@ -111,13 +140,14 @@ class FilesWorkflow:
             mode=self.output_mode or "ignore",
             compression=compression,
             storage_options=self.output_options,
+            fields=self.output_fields,
         )
         return writer
 
-    def write_rest(self, kind: str, stage: Any, executor: Executor | None, settings: Mapping[str, Any]) -> Result:
-        """Write the rows that a stage keeps."""
+    def write_rest(self, kind: str, stages: Sequence[Any], executor: Executor | None, settings: Any) -> Result:
+        """Write the rows that the stages keep."""
         reader, writer = self.reader(kind), self.writer(kind)
-        stages = [reader, stage, writer]
+        stages = [reader, *stages, writer]
         if self.output_mode is None and (others := self._unrelated_files(reader, writer)):
             Pipeline(
                 self.name, stages=stages
