@@ -94,7 +94,8 @@ class DocumentDownloadStage(ProcessingStage[FileGroupTask, FileGroupTask]):
         for url in task.data:
             path = self.downloader.download(url)
             if not path:
-                raise DownloadError(url, f"{type(self.downloader).__name__}.download returned no path")
+                no_path = DownloadError(url, f"{type(self.downloader).__name__}.download returned no path")
+                raise self.downloader.failure or no_path
             self.count("files")
             name = self.downloader._get_output_filename(url)
             metadata = {**task.metadata, SOURCE_FILE: name, "url": url}
@@ -234,6 +235,28 @@ class DocumentExtractStage(ProcessingStage[DocumentBatch, DocumentBatch], Planni
 
 
 @dataclass(eq=False, repr=False)
+class DocumentIterateExtractStage(CompositeStage[FileGroupTask, DocumentBatch]):
+    """Reads the records of files and extracts rows. With `max_calls_per_worker` a worker is replaced after so many
+    batches."""
+
+    iterator: DocumentIterator
+    extractor: DocumentExtractor | None = None
+    record_limit: int | None = None
+    add_filename_column: bool | str = True
+    max_calls_per_worker: int | None = None
+
+    def __post_init__(self) -> None:
+        self.decompose()  # raise for wrong parameters now, not when the pipeline is planned
+
+    def decompose(self) -> Sequence[ProcessingStage[Any, Any]]:
+        iterate = DocumentIterateStage(self.iterator, self.record_limit, self.add_filename_column)
+        if self.extractor is None:
+            return [iterate]
+        extract = DocumentExtractStage(self.extractor, iterate.file_column)
+        return [iterate, extract.with_(max_tasks_per_worker=self.max_calls_per_worker)]
+
+
+@dataclass(eq=False, repr=False)
 class DocumentDownloadExtractStage(CompositeStage[EmptyTask, DocumentBatch]):
     """Documents from the web: lists URLs, downloads files, reads their records and extracts rows."""
 
@@ -251,16 +274,18 @@ class DocumentDownloadExtractStage(CompositeStage[EmptyTask, DocumentBatch]):
 
     def decompose(self) -> Sequence[ProcessingStage[Any, Any]]:
         splitter = self.iterator if self.record_limit is None else None
-        iterate = DocumentIterateStage(self.iterator, self.record_limit, self.add_filename_column)
-        stages: list[ProcessingStage[Any, Any]] = [
+        records = DocumentIterateExtractStage(
+            self.iterator,
+            self.extractor,
+            self.record_limit,
+            self.add_filename_column,
+            self.extractor_max_calls_per_worker,
+        )
+        return [
             URLGenerationStage(self.url_generator, self.url_limit, self.downloader),
             DocumentDownloadStage(self.downloader, splitter),
-            iterate,
+            *records.decompose(),
         ]
-        if self.extractor is not None:
-            extract = DocumentExtractStage(self.extractor, iterate.file_column)
-            stages.append(extract.with_(max_tasks_per_worker=self.extractor_max_calls_per_worker))
-        return stages
 
 
 def check_limit(name: str, limit: int | None) -> int | None:

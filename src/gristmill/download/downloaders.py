@@ -57,10 +57,23 @@ class DocumentDownloader(ABC):
     def path_of(self, url: str) -> str:
         return str(Path(self.download_dir).expanduser() / self._get_output_filename(url))
 
-    def download(self, url: str) -> str:
-        """Download a file unless it exists, and return its path. Raises a DownloadError."""
+    failure: DownloadError | None = None
+    """Why the last `download` returned None."""
+
+    def download(self, url: str) -> str | None:
+        """Download a file unless it exists, and return its path; None if that fails, and `failure` says why."""
+        self.failure = None
+        try:
+            return self.fetch(url)
+        except DownloadError as error:
+            self.failure = error
+            return None
+
+    def fetch(self, url: str) -> str:
+        """Download a file unless it exists, and return its path. Raises a DownloadError. An empty file does not count:
+        it is what an interrupted download may leave."""
         path = Path(self.path_of(url))
-        if path.exists():
+        if has_content(path):
             return str(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f"{path.name}.tmp")
@@ -98,7 +111,7 @@ class HttpDownloader(DocumentDownloader):
         """The published checksum of a file, such as "sha256:0123...", or None."""
         return None
 
-    def download(self, url: str) -> str:
+    def fetch(self, url: str) -> str:
         return self.client.save(url, self.path_of(url), checksum=self.checksum(url)).path
 
     def _download_to_path(self, url: str, path: str) -> tuple[bool, str | None]:
@@ -113,7 +126,7 @@ class ChecksumDownloader(HttpDownloader):
         kind, equals, value = urlsplit(url).fragment.partition("=")
         return f"{kind}:{value}" if equals and kind in _CHECKSUMS else None
 
-    def download(self, url: str) -> str:
+    def fetch(self, url: str) -> str:
         return self.client.save(without_fragment(url), self.path_of(url), checksum=self.checksum(url)).path
 
     def _get_output_filename(self, url: str) -> str:
@@ -133,12 +146,12 @@ class ObjectDownloader(DocumentDownloader):
         super().__init__(download_dir, verbose)
         self.storage_options, self.workers = dict(storage_options or {}), workers
 
-    def download(self, url: str) -> str:
+    def fetch(self, url: str) -> str:
         path = Path(self.path_of(url))
-        if not path.exists():
+        if not has_content(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                self._fetch(url, path)
+                self._fetch_object(url, path)
             except GristmillError:
                 raise
             except Exception as error:  # every store raises its own errors
@@ -146,10 +159,10 @@ class ObjectDownloader(DocumentDownloader):
         return str(path)
 
     def _download_to_path(self, url: str, path: str) -> tuple[bool, str | None]:
-        self._fetch(url, Path(path))
+        self._fetch_object(url, Path(path))
         return True, None
 
-    def _fetch(self, url: str, path: Path) -> None:
+    def _fetch_object(self, url: str, path: Path) -> None:
         system, inner = file_system(url, self.storage_options)
         info = system.info(inner)
         size, version = int(info["size"]), content_stamp(info)
@@ -172,6 +185,11 @@ class ObjectDownloader(DocumentDownloader):
             )
         version_file.unlink(missing_ok=True)
         part.replace(path)
+
+
+def has_content(path: Path) -> bool:
+    """Whether there is a file that is not empty."""
+    return path.is_file() and path.stat().st_size > 0
 
 
 def read_object(

@@ -31,6 +31,7 @@ from gristmill.download.download_stages import DocumentDownloadExtractStage
 from gristmill.download.downloaders import (
     ChecksumDownloader,
     ObjectDownloader,
+    has_content,
     manners_for_host,
     with_checksum,
     without_fragment,
@@ -106,11 +107,11 @@ class ArxivDownloader(ChecksumDownloader):
         super().__init__(download_dir, verbose, manners)
         self.storage_options = dict(storage_options or {})
 
-    def download(self, url: str) -> str:
+    def fetch(self, url: str) -> str:
         if url.startswith(("http:", "https:")):
-            return super().download(url)
+            return super().fetch(url)
         path = Path(self.path_of(url))
-        if not path.exists():
+        if not has_content(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._download_object(url, path.with_name(f"{path.name}.draft"), path)
         return str(path)

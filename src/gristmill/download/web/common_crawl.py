@@ -10,7 +10,8 @@ import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 import orjson
 
@@ -18,7 +19,13 @@ from gristmill.core.errors import DownloadError, PlanError
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import EmptyTask
 from gristmill.download.download_stages import DocumentDownloadExtractStage
-from gristmill.download.downloaders import DocumentDownloader, HttpDownloader, ObjectDownloader, read_object
+from gristmill.download.downloaders import (
+    DocumentDownloader,
+    HttpDownloader,
+    ObjectDownloader,
+    manners_for_host,
+    read_object,
+)
 from gristmill.download.interfaces import URLGenerator
 from gristmill.download.web.common_crawl_extractor import CommonCrawlHTMLExtractor
 from gristmill.download.web.html_extractors import HTMLExtractorAlgorithm
@@ -63,11 +70,17 @@ class CommonCrawlUrlGenerator(URLGenerator):
         return int(match[1]), int(match[2])
 
     def generate_urls(self) -> list[str]:
+        return self.files_of(self.listings())
+
+    def listings(self) -> list[str]:
+        """The URLs of the lists of files, one for each snapshot."""
         folders = self._news() if self.crawl_type == NEWS else self._main()
-        base = self.base_url.rstrip("/")
+        return [f"{self.base_url.rstrip('/')}/crawl-data/{folder}/{self.file_type}.paths.gz" for folder in folders]
+
+    def files_of(self, listings: Iterable[str]) -> list[str]:
+        """The URLs of the files in lists of files."""
         urls: list[str] = []
-        for folder in folders:
-            listing = f"{base}/crawl-data/{folder}/{self.file_type}.paths.gz"
+        for listing in listings:
             try:
                 lines = zlib.decompress(self._fetch(listing), zlib.MAX_WBITS | 32).decode().split()
             except zlib.error as error:
@@ -79,7 +92,7 @@ class CommonCrawlUrlGenerator(URLGenerator):
                     else ""
                 )
                 raise PlanError(f"the list of files cannot be fetched: {error}{hint}") from error
-            urls += [f"{base}/{line}" for line in lines]
+            urls += [f"{self.base_url.rstrip('/')}/{line}" for line in lines]
         return urls
 
     def _main(self) -> list[str]:
@@ -109,6 +122,76 @@ class CommonCrawlUrlGenerator(URLGenerator):
         if url.startswith("s3://"):
             return read_object(url, self.storage_options)
         return HttpClient(self.manners).fetch(url).body
+
+
+@dataclass(eq=False)
+class MainCommonCrawlUrlGenerator(URLGenerator):
+    """Lists the files of snapshots of the main crawl, as `CommonCrawlUrlGenerator` does, under NeMo Curator's names.
+
+    `limit` is the maximum number of files.
+    """
+
+    start_snapshot_str: str
+    end_snapshot_str: str
+    data_prefix: str = HTTPS
+    limit: int | None = None
+    index_prefix: str = INDEX
+    manners: Manners | None = None
+
+    crawl_type: ClassVar[str] = MAIN
+
+    def __post_init__(self) -> None:
+        self._urls()  # raise for wrong parameters now
+
+    def _urls(self) -> CommonCrawlUrlGenerator:
+        return CommonCrawlUrlGenerator(
+            self.start_snapshot_str,
+            self.end_snapshot_str,
+            self.crawl_type,
+            base_url=self.data_prefix,
+            index_url=self.index_prefix,
+            manners=manners_for_host(self.data_prefix, HTTPS, self.manners),
+        )
+
+    def generate_path_urls(self) -> list[str]:
+        """The URLs of the lists of files, one for each snapshot."""
+        return self._urls().listings()
+
+    def generate_data_urls(self, path_urls: str | Sequence[str] | None = None) -> list[str]:
+        """The URLs of the files in the given lists, or in those of all snapshots."""
+        listings = self.generate_path_urls() if path_urls is None else path_urls
+        return self._urls().files_of([listings] if isinstance(listings, str) else listings)[: self.limit]
+
+    def generate_urls(self) -> list[str]:
+        return self.generate_data_urls()
+
+
+class NewsCommonCrawlUrlGenerator(MainCommonCrawlUrlGenerator):
+    """Lists the files of the news crawl, whose snapshots are months: "2024-05"."""
+
+    crawl_type = NEWS
+
+
+class CommonCrawlWARCDownloader(HttpDownloader):
+    """Downloads files of Common Crawl by HTTP, or from S3 with `use_aws_to_download`."""
+
+    def __init__(
+        self,
+        download_dir: str,
+        use_aws_to_download: bool = False,
+        verbose: bool = False,
+        manners: Manners | None = None,
+        workers: int = 2,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(download_dir, verbose, manners, workers)
+        self.use_aws_to_download, self.storage_options = use_aws_to_download, dict(storage_options or {})
+
+    def fetch(self, url: str) -> str:
+        if not self.use_aws_to_download:
+            return super().fetch(url)
+        object_url = f"{S3}{urlsplit(url).path}" if url.startswith(("http:", "https:")) else url
+        return ObjectDownloader(self.download_dir, self.verbose, self.storage_options).fetch(object_url)
 
 
 @dataclass(eq=False, repr=False)
@@ -170,9 +253,14 @@ class CommonCrawlDownloadExtractStage(CompositeStage[EmptyTask, DocumentBatch]):
         )
 
     def downloader(self) -> DocumentDownloader:
-        if self.use_aws_to_download:
-            return ObjectDownloader(self.download_dir, self.verbose, self.storage_options, self.download_workers)
-        return HttpDownloader(self.download_dir, self.verbose, self._manners(), self.download_workers)
+        return CommonCrawlWARCDownloader(
+            self.download_dir,
+            self.use_aws_to_download,
+            self.verbose,
+            self._manners(),
+            self.download_workers,
+            self.storage_options,
+        )
 
     def _manners(self) -> Manners:
         return Manners(requests_per_second=self.requests_per_second, allow_private=self.allow_private)

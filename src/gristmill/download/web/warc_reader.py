@@ -79,7 +79,8 @@ class CommonCrawlWarcIterator(DocumentIterator):
     def _row(self, record: WarcRecord, source_id: str) -> dict[str, Any] | BadRecord:
         row = {"url": record.url, "warc_id": record.id, "source_id": source_id, "warc_type": record.kind}
         kind, status, content = record.headers.get("content-type", ""), None, record.block
-        if kind.lower().startswith("application/http") and record.kind in ("response", "revisit"):
+        is_http = kind.lower().startswith("application/http") or record.block.startswith(b"HTTP/")
+        if is_http and record.kind in ("response", "revisit"):
             try:
                 answer = http_response(record.block, self.max_record_bytes)
             except ValueError as error:

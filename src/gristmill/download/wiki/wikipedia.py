@@ -107,6 +107,10 @@ class WikipediaUrlGenerator(URLGenerator):
         return with_checksum(f"{self.wikidumps_index_prefix}{path}", kind, facts.get(kind or ""))
 
 
+class WikipediaDownloader(ChecksumDownloader):
+    """Downloads the files of a dump, and verifies the checksums in their URLs."""
+
+
 class WikipediaIterator(DocumentIterator):
     """Yields the pages of a dump file. Pages that are not articles have no content. `log_frequency` has no effect."""
 
@@ -201,7 +205,7 @@ class WikipediaDownloadExtractStage(CompositeStage[EmptyTask, DocumentBatch]):
         urls = WikipediaUrlGenerator(self.language, self.dump_date, self.wikidumps_index_prefix, self.manners)
         return DocumentDownloadExtractStage(
             url_generator=urls,
-            downloader=ChecksumDownloader(self.download_dir, self.verbose, urls.manners, workers=2),
+            downloader=WikipediaDownloader(self.download_dir, self.verbose, urls.manners, workers=2),
             iterator=WikipediaIterator(self.language, self.log_frequency),
             extractor=WikipediaExtractor(self.language, self.math),
             url_limit=self.url_limit,

@@ -40,10 +40,13 @@ class PartialDownload:
         self._checksum_failures = 0
 
     def complete_size(self) -> int | None:
-        """The size of the file, if it exists and has the expected length and checksum."""
+        """The size of the file, if it exists and has the expected length and checksum. An empty file must be expected:
+        otherwise it is what an interrupted download of another program has left."""
         if not self.path.is_file():
             return None
         size = self.path.stat().st_size
+        if not size and self.length is None and not self.digest:
+            return None
         if self.length not in (None, size) or (self.digest and not self._has_digest(self.path)):
             return None
         return size
