@@ -19,7 +19,8 @@ from gristmill import DocumentBatch, LocalExecutor, Pipeline
 from gristmill.core.arrow.hash_partitioning import LAYOUT_VERSION
 from gristmill.core.errors import AccountingError
 from gristmill.core.plan.planner import Plan
-from gristmill.core.records.stage_identity import describe_plan, describe_stage, identity_hash
+from gristmill.core.records.stage_identity import describe_plan, describe_stage
+from gristmill.core.records.value_identity import identity_hash
 from gristmill.dedup import FuzzyDeduplicationStage
 from gristmill.dedup.columns.arrow_numpy import from_numbers
 from gristmill.dedup.fuzzy import cluster_verdicts, clustering_rounds

@@ -19,7 +19,16 @@ from gristmill import LocalExecutor, Pipeline, ProcessingStage
 from gristmill.core.errors import GristmillError
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.manifest import check_manifest
-from gristmill.text import JsonlReader, JsonlWriter, Modify, ParquetWriter, ScoreFilter, UrlRemover, WordCountFilter
+from gristmill.text import (
+    Filter,
+    JsonlReader,
+    JsonlWriter,
+    Modify,
+    ParquetWriter,
+    ScoreFilter,
+    UrlRemover,
+    WordCountFilter,
+)
 
 
 @pytest.fixture
@@ -51,6 +60,10 @@ def contents(folder: Path) -> dict[str, bytes]:
     found = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
     found["_manifest.json"] = orjson.dumps(orjson.loads(found["_manifest.json"])["files"])
     return found
+
+
+def rows_in(folder: Path) -> list[str]:
+    return [line for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
 
 
 def rows_read(result: Any) -> int:
@@ -244,3 +257,20 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(corpus: Path, tmp_
     assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
     assert not (tmp_path / "out" / "_tmp").exists()
     assert check_manifest(OutputDirectory(str(tmp_path / "out")))[1] == []
+
+
+def test_a_value_that_a_function_closes_over_is_part_of_the_pipeline(tmp_path: Path) -> None:
+    source, run, out = tmp_path / "in.jsonl", tmp_path / "run", tmp_path / "out"
+    source.write_text("".join(f'{{"id": {number}, "text": "x"}}\n' for number in range(20)))
+
+    def above(limit: int) -> Pipeline:
+        stages = [JsonlReader(str(source)), Filter(lambda value: value > limit, "id"), JsonlWriter(str(out))]
+        return Pipeline("above", stages=stages)
+
+    above(5).run(LocalExecutor(0), run_dir=run)
+    assert len(rows_in(out)) == 14
+    changes, left, _ = above(15).left_to_do(run)
+    assert changes == ["stage 'Filter': filter_fn.closure.limit was 5, and is now 15"]
+    assert len(left) == 1
+    above(15).run(LocalExecutor(0), run_dir=run)
+    assert len(rows_in(out)) == 4

@@ -21,6 +21,7 @@ from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.batch import scatter_to_rows
 from gristmill.core.deciding_stage import DecidingStage
 from gristmill.core.errors import InputError, did_you_mean, shorten
+from gristmill.core.records.value_identity import KIND
 from gristmill.core.stage import ProcessingStage
 from gristmill.samples.filters import SampleFilter
 from gristmill.text.document_filter import DocumentFilter
@@ -125,8 +126,10 @@ class _FilterRebuilder:
     def rebuild(self, described: Any, stage: str) -> Any:
         if isinstance(described, list):
             return [self.rebuild(one, stage) for one in described]
-        if not isinstance(described, dict) or "class" not in described:
+        if not isinstance(described, dict) or (KIND not in described and "class" not in described):
             return described
+        if KIND in described:
+            raise LookupError(f"a value of its own is not recorded: {described[KIND]}")
         kind = class_named_in_plan(described["class"])
         parameters = inspect.signature(kind).parameters
         given = {

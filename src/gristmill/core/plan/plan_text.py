@@ -14,7 +14,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.function import FunctionStage
-from gristmill.core.records.stage_identity import SECRET_NAME
+from gristmill.core.records.value_identity import SECRET_NAME
 from gristmill.core.resources import Resources
 from gristmill.core.stage_roles import GatherRole, PlanningRole
 

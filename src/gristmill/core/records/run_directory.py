@@ -29,7 +29,8 @@ from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.records.quarantine import QuarantinedRecord
 from gristmill.core.records.record_store import RecordStore, to_json_line
 from gristmill.core.records.rejected_rows import RejectedFiles
-from gristmill.core.records.stage_identity import describe_plan, identity_hash, plan_differences
+from gristmill.core.records.stage_identity import describe_plan, plan_differences
+from gristmill.core.records.value_identity import identity_hash
 from gristmill.core.stage_roles import CommitRole, RunStateRole
 from gristmill.core.task import Lineage, WrittenFile, WrittenFiles, upgraded_file_entry
 
