@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from gristmill.io.exchange.sort_shuffle_repartition import Sort as Sort
     from gristmill.io.exchange.verdict_stage import VerdictStage as VerdictStage
     from gristmill.io.join.join_stage import Join as Join
+    from gristmill.io.read.file_partitions import FilePartitioningStage as FilePartitioningStage
     from gristmill.samples.batch import DocumentBatch as DocumentBatch
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

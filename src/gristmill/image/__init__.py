@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from gristmill.image.image_header import BadImage as BadImage
     from gristmill.image.image_header import Header as Header
     from gristmill.image.image_header import header as header
+    from gristmill.image.image_object import ImageObject as ImageObject
     from gristmill.image.model_filters import ImageAestheticFilterStage as ImageAestheticFilterStage
     from gristmill.image.model_filters import ImageNSFWFilterStage as ImageNSFWFilterStage
     from gristmill.image.model_filters import ImageTextSimilarityStage as ImageTextSimilarityStage

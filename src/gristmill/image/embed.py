@@ -26,14 +26,15 @@ class ImageEmbeddingStage(ImageModelStage):
     """Adds the embedding of each image, of length 1, as a column of float32 lists.
 
     `model_dir` is a directory with a model; or one for models, into which CLIP ViT-L/14 is fetched once; or the name of
-    a model on the Hugging Face hub. It runs on `num_gpus_per_worker` of a GPU if there is one, else on the CPU, with as
-    many threads as `.with_(resources=Resources(cpus=...))` says; both give the same numbers to three digits.
+    a model on the Hugging Face hub; or None, for CLIP ViT-L/14 in the cache of models. It runs on `num_gpus_per_worker`
+    of a GPU if there is one, else on the CPU, with as many threads as `.with_(resources=Resources(cpus=...))` says;
+    both give the same numbers to three digits.
     `remove_image_data` removes the images from the rows that go on. `verbose` changes nothing.
     """
 
     def __init__(
         self,
-        model_dir: str | Path,
+        model_dir: str | Path | None = None,
         num_gpus_per_worker: float = 0.25,
         model_inference_batch_size: int = 32,
         remove_image_data: bool = False,

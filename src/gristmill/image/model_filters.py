@@ -42,7 +42,7 @@ class ImageAestheticFilterStage(ImageModelStage, HeadScoreStage[ImageBatch]):
 
     def __init__(
         self,
-        model_dir: str | Path,
+        model_dir: str | Path | None = None,
         num_gpus_per_worker: float = 0.25,
         model_inference_batch_size: int = 32,
         score_threshold: float = 0.5,
@@ -86,7 +86,7 @@ class ImageNSFWFilterStage(ImageModelStage, HeadScoreStage[ImageBatch]):
 
     def __init__(
         self,
-        model_dir: str | Path = "open_nsfw",
+        model_dir: str | Path | None = "open_nsfw",
         num_gpus_per_worker: float = 0.25,
         model_inference_batch_size: int = 32,
         score_threshold: float = 0.5,
@@ -96,7 +96,7 @@ class ImageNSFWFilterStage(ImageModelStage, HeadScoreStage[ImageBatch]):
         embedding_field: str = EMBEDDING,
         engine: str = "auto",
     ) -> None:
-        super().__init__(model_dir, num_gpus_per_worker, model_inference_batch_size, verbose, engine)
+        super().__init__(model_dir or "open_nsfw", num_gpus_per_worker, model_inference_batch_size, verbose, engine)
         self.score_threshold, self.score_field, self.embedding_field = score_threshold, score_field, embedding_field
         self.weights_path = None if weights_path is None else str(weights_path)
 
@@ -153,7 +153,7 @@ class ImageTextSimilarityStage(ImageModelStage, ModelScoreStage[ImageBatch], Sco
 
     def __init__(
         self,
-        model_dir: str | Path,
+        model_dir: str | Path | None = None,
         num_gpus_per_worker: float = 0.25,
         model_inference_batch_size: int = 32,
         score_threshold: float | None = None,

@@ -75,7 +75,7 @@ class SampleModelStage(ProcessingStage[In, Out]):
 
     def __init__(
         self,
-        model_dir: str | Path,
+        model_dir: str | Path | None,
         num_gpus_per_worker: float,
         model_inference_batch_size: int,
         verbose: bool,
@@ -87,7 +87,7 @@ class SampleModelStage(ProcessingStage[In, Out]):
             raise ValueError(f"{name}: model_inference_batch_size is {model_inference_batch_size}, must be 1 or more")
         if engine not in ENGINES:
             raise ValueError(f"{name}: engine is {engine!r}, must be one of {', '.join(ENGINES)}")
-        self.model_dir, self.num_gpus_per_worker = str(model_dir), num_gpus_per_worker
+        self.model_dir, self.num_gpus_per_worker = str(model_dir or self.default_model), num_gpus_per_worker
         self.model_inference_batch_size, self.verbose, self.engine = model_inference_batch_size, verbose, engine
         self.resources = Resources(cpus=1.0, gpus=num_gpus_per_worker, or_cpu=True)
         self.batch_size = GPU_TASKS if num_gpus_per_worker else 1
