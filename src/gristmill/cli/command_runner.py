@@ -22,11 +22,13 @@ from gristmill.core.errors import (
     StageError,
     describe_error,
     did_you_mean,
+    explain_storage_error,
     printable,
 )
 
 if TYPE_CHECKING:
     from gristmill.core.executor import Executor, Observer
+    from gristmill.core.pipeline import Pipeline
     from gristmill.core.result import Result
     from gristmill.observe.estimate import Estimate
     from gristmill.observe.events import Events
@@ -225,6 +227,7 @@ def _run(
     from gristmill.core.records.record_store import RecordStore
 
     pipeline = recipe.build()
+    _check_output(recipe, pipeline, bool(options.get("scores") or options.get("rejected")))
     if run_dir:
         RecordStore(run_dir).put("recipe.yaml", recipe.to_yaml().encode())
     place = None if run_dir else pipeline.records_directory()
@@ -238,6 +241,24 @@ def _run(
     finally:
         if place:
             _save_recipe_beside_output(recipe, place)
+
+
+def _check_output(recipe: Recipe, pipeline: Pipeline, side_outputs: bool) -> None:
+    """Refuse a recipe whose rows would go nowhere. A stage of the user may write them itself."""
+    from gristmill.core.batch import Batch
+    from gristmill.core.function import task_types
+    from gristmill.core.plan.planner import decompose
+    from gristmill.core.stage_roles import CommitRole
+
+    stages = decompose(pipeline.stages)
+    if side_outputs or any(isinstance(stage, CommitRole) for stage in stages):
+        return
+    gives = task_types(stages[-1])[1]
+    if type(stages[-1]).__module__.startswith("gristmill.") and gives is not None and issubclass(gives, Batch):
+        raise RecipeError(
+            f"{recipe.place} has no writer, so that its rows would be lost: end it with one, such as "
+            "`- JsonlWriter: {path: out}`. To look at some rows, use `gristmill preview`"
+        )
 
 
 @contextlib.contextmanager
@@ -294,8 +315,8 @@ def _terminable() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def exit_on_error(verbose: bool = False) -> Iterator[None]:
-    """Errors that Gristmill raises on purpose are messages, not tracebacks."""
+def exit_on_error(verbose: bool | None = None) -> Iterator[None]:
+    """Errors are messages, not tracebacks, unless `verbose`. A command without that option shows those of defects."""
     try:
         yield
     except GristmillError as error:
@@ -310,6 +331,13 @@ def exit_on_error(verbose: bool = False) -> Iterator[None]:
         raise typer.Exit(128 + number) from None
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again at its end
+        raise typer.Exit(1) from None
+    except (typer.Exit, typer.Abort):
+        raise
+    except Exception as error:
+        if verbose is not False:
+            raise
+        print_error(f"error: {explain_storage_error(error)}\n(-v shows the traceback)")
         raise typer.Exit(1) from None
 
 

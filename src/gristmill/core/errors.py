@@ -135,6 +135,23 @@ def cannot_write(path: str, error: OSError, stage: str = "") -> OutputError:
     return OutputError(name, error.strerror or str(error), error.errno, stage)
 
 
+def explain_storage_error(error: BaseException) -> str:
+    """What a file system said, in one line, and the way out where it is known. Each library raises its own types."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    if kinds & {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"}:
+        return (
+            "there are no credentials for it. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; for a "
+            "public bucket, storage_options: {anon: true}"
+        )
+    said = " ".join(describe_error(error).split())
+    said = said if len(said) <= 300 else f"{said[:299]}…"
+    if kinds & {"HTTPClientError", "ClientConnectionError", "ConnectionError", "TimeoutError", "gaierror"}:
+        return f"its server cannot be reached ({said}). Check the address (for S3, endpoint_url) and the network"
+    if "PermissionError" in kinds:
+        return f"access is denied ({said}). Check the credentials and the rights of their user"
+    return said
+
+
 class DownloadError(GristmillError, OSError):
     """Something cannot be fetched. `transient`: it may work later, and was tried several times already."""
 

@@ -29,7 +29,10 @@ class StageSpec(BaseModel):
         names = [key for key in raw if key != "with"] if isinstance(raw, dict) else []
         if len(names) != 1:
             found = f"the keys {', '.join(map(str, raw))}" if isinstance(raw, dict) and raw else repr(raw)
-            raise ValueError(f"a stage must be one class name with its parameters, and maybe `with`; found {found}")
+            raise ValueError(
+                f"a stage must be one class name with its parameters, and maybe `with`; found {found}. Parameters are "
+                "indented below the class name, or written in braces: `- JsonlReader: {file_paths: data}`"
+            )
         return {
             "target": str(names[0]),
             "params": _mapping(raw[names[0]], f"parameters of {names[0]}"),
@@ -69,9 +72,11 @@ class RecipeFile(BaseModel):
 def read_recipe_file(path: str | Path) -> RecipeFile:
     """Read and check a recipe file. Variables are not filled in yet."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(f"cannot read recipe {path}: {error}") from error
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{path} is not UTF-8 (byte {error.start:,}): save it as UTF-8") from error
+    except OSError as error:
+        raise RecipeError(f"cannot read recipe {path}: {error.strerror or error}") from error
     form = parse_recipe_file(text, str(path))
     form.name = form.name or Path(path).stem
     return form
@@ -81,14 +86,54 @@ def parse_recipe_file(text: str, place: str) -> RecipeFile:
     try:
         loader = _Loader(text)
         raw = loader.get_single_data()
+    except yaml.MarkedYAMLError as error:
+        raise RecipeError(_explain_syntax(error, text, place)) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise RecipeError(f"{place} is not valid YAML: {error}") from error
+    if raw is None:
+        raise RecipeError(f"{place} is empty, and not a recipe. {_FORM}")
     if not isinstance(raw, dict):
-        raise RecipeError(f"{place} is not a recipe: it must have a list of `stages`")
+        raise RecipeError(f"{place} is not a recipe: it must begin with names such as `stages:`. {_FORM}")
+    _check_stages(raw, place)
     try:
         return RecipeFile.model_validate(raw)
     except ValidationError as error:
         raise RecipeError("\n".join(_explain(detail, place) for detail in error.errors())) from None
+
+
+_FORM = """Write:
+stages:
+  - JsonlReader: {file_paths: data}
+  - JsonlWriter: {path: out}"""
+
+
+def _check_stages(raw: dict[Any, Any], place: str) -> None:
+    """Refuse `stages` that is no list, which is the most frequent mistake."""
+    stages = raw.get("stages", ...)
+    if stages is ... or (isinstance(stages, list) and stages):
+        return
+    if isinstance(stages, dict):
+        names = list(map(str, stages))
+        listed = "\n".join(f"  - {name}: ..." for name in names[:3]) + ("\n  ..." if len(names) > 3 else "")
+        raise RecipeError(f"{place}: `stages` must be a list, with `- ` before each stage:\nstages:\n{listed}")
+    what = "is empty" if not stages else f"is {stages!r:.80}"
+    raise RecipeError(f"{place}: `stages` {what}, and must be a list of stages. {_FORM}")
+
+
+def _explain_syntax(error: yaml.MarkedYAMLError, text: str, place: str) -> str:
+    """One line on what YAML does not allow, and where."""
+    mark = error.problem_mark or error.context_mark
+    where = f"{place}, line {mark.line + 1}" if mark else place
+    lines = text.splitlines()
+    line = lines[mark.line] if mark and mark.line < len(lines) else ""
+    if "\t" in line[: len(line) - len(line.lstrip())]:
+        return f"{where}: indented with a tab, which YAML does not allow: use spaces"
+    if error.problem and error.problem.startswith("duplicate key"):
+        return f"{where}: {error.problem}: remove one of the two"
+    if error.problem == "but found another document":
+        return f"{where}: a recipe is one document: remove the line ---"
+    reason = error.problem or error.context or "not understood"
+    return f"{where}: not valid YAML: {reason}. Check quotes, brackets and indentation:\n{line.rstrip():.100}"
 
 
 class _Loader(yaml.SafeLoader):
@@ -118,4 +163,6 @@ def _explain(detail: Any, place: str) -> str:
         return f"{place}: there is no {key!r} in a recipe.{did_you_mean(key, known)} Valid names: {', '.join(known)}"
     if detail["type"] == "missing":
         return f"{place}: {key!r} is missing"
-    return f"{place}: {'.'.join(map(str, where))}: {message[:1].lower()}{message[1:]}"
+    kind = {"string_type": "text", "dict_type": "names with values, as in {a: 1}"}.get(detail["type"])
+    reason = f"must be {kind}, not {detail['input']!r:.80}" if kind else f"{message[:1].lower()}{message[1:]}"
+    return f"{place}: {'.'.join(map(str, where))} {reason}"

@@ -84,9 +84,33 @@ class Parameter:
             return None
 
 
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "string": "text",
+    "list": "a list",
+    "tuple": "a list",
+    "set": "a list",
+    "sequence": "a list",
+    "dict": "names with values",
+    "mapping": "names with values",
+    "path": "a path",
+    "none": "null",
+}
+"""What pydantic's types are called in a recipe."""
+
+
 def _reason(error: ValidationError) -> str:
-    reasons = dict.fromkeys(detail["msg"] for detail in error.errors(include_url=False, include_context=False))
-    return "; or ".join(reason[:1].lower() + reason[1:] for reason in reasons)
+    """What would be right: a kind of value, or for other reasons what pydantic says."""
+    kinds: dict[str, None] = {}
+    for detail in error.errors(include_url=False, include_context=False):
+        known = _KINDS.get(detail["type"].partition("_")[0])
+        message = detail["msg"]
+        kinds[f"must be {known}" if known else message[:1].lower() + message[1:]] = None
+        if known == "a list" and isinstance(detail["input"], str):
+            kinds[f"as in [{detail['input']}]"] = None
+    return "; or ".join(kinds).replace("; or as in", ", as in").replace("; or must be", ", or")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from gristmill.core.batch import Batch
 from gristmill.core.errors import ColumnError, PlanError, shorten
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.function import task_types
@@ -302,6 +303,12 @@ def _source_of(
             raise PlanError(f"stage {stage.name!r} lists input, so it must be the first stage of a pipeline")
     first = stages[0]
     if not isinstance(first, SourceStage):
+        takes = task_types(first)[0] if initial_tasks is None else None
+        if takes is not None and issubclass(takes, Batch):
+            raise PlanError(
+                f"the pipeline starts with {first.name!r}, which takes rows, and nothing reads any: put a reader "
+                "before it, such as JsonlReader('data'), or give initial_tasks"
+            )
         return None
     if initial_tasks is not None:
         raise PlanError(

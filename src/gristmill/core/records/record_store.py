@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from gristmill.core.errors import InputError, cannot_write
+from gristmill.core.errors import InputError, cannot_write, explain_storage_error
 
 
 def to_json_line(content: Any) -> bytes:
@@ -108,6 +108,17 @@ class _Disk:
         return [entry.name for entry in path.iterdir()] if path.is_dir() else []
 
 
+@contextmanager
+def _os_errors() -> Iterator[None]:
+    """Raise what libraries of object stores raise as an OSError."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(explain_storage_error(error)) from error
+
+
 class _Remote:
     """An object store, in which an object appears when its upload is complete."""
 
@@ -118,19 +129,21 @@ class _Remote:
 
     def put(self, name: str, content: bytes) -> None:
         path = f"{self._root}/{name}"
-        self._system.makedirs(path.rpartition("/")[0], exist_ok=True)
-        self._system.pipe_file(path, content)
+        with _os_errors():
+            self._system.makedirs(path.rpartition("/")[0], exist_ok=True)
+            self._system.pipe_file(path, content)
 
     def get(self, name: str) -> bytes | None:
         try:
-            content: bytes = self._system.cat_file(f"{self._root}/{name}")
+            with _os_errors():
+                content: bytes = self._system.cat_file(f"{self._root}/{name}")
         except FileNotFoundError:
             return None
         return content
 
     def names(self, folder: str) -> list[str]:
         path = f"{self._root}/{folder}"
-        with without_listing_cache(self._system):
+        with without_listing_cache(self._system), _os_errors():
             if not self._system.exists(path):
                 return []
             return [name.rpartition("/")[2] for name in self._system.find(path)]

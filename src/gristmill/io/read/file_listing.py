@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from os import PathLike
 from typing import Any, NamedTuple, NoReturn
 
-from gristmill.core.errors import InputError, did_you_mean, shorten
+from gristmill.core.errors import InputError, did_you_mean, explain_storage_error, shorten
 from gristmill.core.records.record_store import without_listing_cache
 from gristmill.io.formats.format_detection import extension_of, reader_for_extension
 from gristmill.io.storage.file_input import GLOB_CHARACTERS, file_system
@@ -69,7 +69,7 @@ def _expand(system: Any, root: str, path: str, extensions: Sequence[str]) -> lis
     except InputError:
         raise
     except Exception as error:  # each file system raises its own errors
-        raise InputError(f"{root} cannot be listed: {type(error).__name__}: {error}") from error
+        raise InputError(f"{root} cannot be listed: {explain_storage_error(error)}") from error
 
 
 def _list_root(system: Any, root: str, path: str, extensions: Sequence[str]) -> list[InputFile]:
@@ -138,6 +138,8 @@ def _other_files_hint(counts: Mapping[str, int]) -> str:
 
 def _missing_path_error(system: Any, root: str, path: str) -> NoReturn:
     """Raise an InputError that says which part of a path does not exist, and what exists instead."""
+    if root.startswith(("http://", "https://")):  # a server that does not answer is a missing file to fsspec
+        raise InputError(f"{root} was not found, or its server cannot be reached: check the address and the network")
     parent, name = posixpath.split(path.rstrip("/"))
     while parent and parent != "/" and _info(system, parent) is None:
         parent, name = posixpath.split(parent)

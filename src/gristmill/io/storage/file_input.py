@@ -178,7 +178,8 @@ def file_system(path: str, storage_options: Mapping[str, Any]) -> tuple[Any, str
         extra = "pip install 'gristmill[s3]'" if path.startswith(("s3:", "s3a:")) else "install the package it names"
         raise MissingDependencyError(f"{path} cannot be opened: {error} ({extra})") from error
     except ValueError as error:
-        raise InputError(f"{path} cannot be opened: {error}") from error
+        known = " (such as s3, gs, az, hf, https)" if "not known" in str(error) else ""
+        raise InputError(f"{path} cannot be opened: {error}{known}") from error
     return system, str(inner)
 
 

@@ -16,7 +16,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from gristmill.core.errors import PlanError, cannot_write
+from gristmill.core.errors import PlanError, cannot_write, explain_storage_error
 from gristmill.core.records.record_store import without_listing_cache
 from gristmill.io.storage.checksum import KNOWN_CHECKSUM_KINDS, ChecksumWriter, checksum_of
 
@@ -61,9 +61,7 @@ class OutputDirectory:
     def check(self) -> None:
         """Raise a PlanError if the directory cannot be written to, as far as this process can see."""
         if not self.local:
-            with without_listing_cache(self._system):
-                is_file = self._system.isfile(self.url)
-            if is_file:
+            if self._remote_type() == "file":
                 raise PlanError(
                     f"cannot write to {self.url}: it is a file, and the output must be a directory. Choose another path"
                 )
@@ -81,6 +79,18 @@ class OutputDirectory:
                 f"cannot write to {self.url}: no permission to write in {parent}. Give this user write permission "
                 "there, or choose another directory"
             )
+
+    def _remote_type(self) -> str:
+        """What there is at the URL. Raises a PlanError if the store cannot be reached."""
+        try:
+            with without_listing_cache(self._system):
+                return str(self._system.info(self.url)["type"])
+        except (FileNotFoundError, NotADirectoryError):
+            return ""
+        except PermissionError:  # who may write need not be allowed to list
+            return ""
+        except Exception as error:  # each file system raises its own errors
+            raise PlanError(f"cannot write to {self.url}: {explain_storage_error(error)}") from error
 
     def names(self, *folder: str) -> list[str]:
         """The names of all entries of the directory, sorted."""
@@ -193,6 +203,8 @@ class OutputDirectory:
                 self._system.makedirs(self.url, exist_ok=True)
         except OSError as error:
             raise PlanError(str(cannot_write(self.url, error))) from error
+        except Exception as error:  # each file system raises its own errors
+            raise PlanError(f"cannot write to {self.url}: {explain_storage_error(error)}") from error
 
     def remove(self, path: str) -> None:
         with suppress(FileNotFoundError):

@@ -16,19 +16,27 @@ import copy
 import inspect
 import os
 import re
+import socket
+import tempfile
+import urllib.request
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import orjson
 
-from gristmill.core.errors import InputError, did_you_mean, require
+from gristmill.core.errors import InputError, did_you_mean, printable, require
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 ENCODE_BATCH_DOCUMENTS = 256
 """Documents per call of the library. Tokens are Python objects on the way, so larger batches need much memory."""
+
+_CONNECT_S = 3.0
+_CONNECT_ATTEMPTS = 2
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,34 @@ class HubAccess:
 
         path = hf_hub_download(name, "tokenizer.json", token=self.token, cache_dir=self.cache_dir)
         return tokenizers.Tokenizer.from_file(path)
+
+    def url_unless_cached(self, name: str) -> str | None:
+        """The address of the hub; None if the tokenizer was downloaded before."""
+        hub = require("huggingface_hub", "tokenizers", name)
+        found = hub.try_to_load_from_cache(name, "tokenizer.json", cache_dir=self.cache_dir)
+        return (
+            None if isinstance(found, str) else str(require("huggingface_hub.constants", "tokenizers", name).ENDPOINT)
+        )
+
+
+def _encodings_url_unless_cached() -> str | None:
+    """The address that tiktoken downloads from; None if its cache has files."""
+    variables = (os.environ.get("TIKTOKEN_CACHE_DIR"), os.environ.get("DATA_GYM_CACHE_DIR"))
+    cache = next((Path(place) for place in variables if place), Path(tempfile.gettempdir(), "data-gym-cache"))
+    return None if cache.is_dir() and any(cache.iterdir()) else "https://openaipublic.blob.core.windows.net"
+
+
+def _answers(url: str) -> bool:
+    """Whether a server accepts connections. Behind a proxy that is not known, and taken for granted."""
+    parts = urlsplit(url)
+    if urllib.request.getproxies().get(parts.scheme):
+        return True
+    port = parts.port or (80 if parts.scheme == "http" else 443)
+    for _ in range(_CONNECT_ATTEMPTS):
+        with suppress(OSError):
+            socket.create_connection((parts.hostname or "", port), timeout=_CONNECT_S).close()
+            return True
+    return False
 
 
 class Tokenizer:
@@ -82,13 +118,25 @@ class Tokenizer:
                 f"{self.purpose}: {self.source!r} is neither a file nor an encoding of tiktoken."
                 f"{did_you_mean(str(self.source), known)} Encodings: {', '.join(known)}"
             )
-        if path is not None and not path.is_file():
+        if path is None:
+            self._check_download(kind)
+        elif not path.is_file():
             raise InputError(
                 f"{self.purpose}: the file {path} does not exist. Give a tokenizer.json, a directory with one, a "
                 "SentencePiece .model file, or the name of a tiktoken encoding"
             )
         if path is not None and kind == "tokenizers" and not _has_model(path):
             raise InputError(f'{self.purpose}: {path} is not a tokenizer.json, a JSON object with a "model"')
+
+    def _check_download(self, kind: str) -> None:
+        """Raise if the tokenizer is not in the cache and its server cannot be reached: libraries try again for long."""
+        name = os.fspath(self.source)
+        url = self.hub.url_unless_cached(name) if kind == "tokenizers" else _encodings_url_unless_cached()
+        if url is not None and not _answers(url):
+            raise InputError(
+                f"{self.purpose}: the tokenizer {name!r} is not in the cache, and {url} cannot be reached to download "
+                "it. Check the network, or give the path of a tokenizer.json or a SentencePiece .model file"
+            )
 
     def encode(self, texts: Sequence[str]) -> list[Sequence[int]]:
         """The tokens of each text."""
@@ -127,8 +175,8 @@ class Tokenizer:
                 tool = _LOADERS[kind](path, os.fspath(tool), self.hub)
             except Exception as error:  # these libraries raise errors of many types that do not name the file
                 raise InputError(
-                    f"{self.purpose}: {path or tool} could not be loaded by {kind}: {error}. Give another file, or "
-                    "a name that can be downloaded or is in the cache"
+                    f"{self.purpose}: {path or tool} could not be loaded by {kind}: {printable(error, 300)}. Give "
+                    "another file, or a name that can be downloaded or is in the cache"
                 ) from error
         self._adopt_library(tool)
 
