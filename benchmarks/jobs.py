@@ -202,7 +202,7 @@ def books(demo: str, output: str, loop_turns: str = "30") -> dict[str, object]:
             began = time.process_time()
             run_dir = None if name == "without_s" else tempfile.mkdtemp(dir=demo_runs)
             options = {"max_errors": None, "report": name == "report_s"}  # a share of errors needs the counters
-            recipe.build().run(LocalExecutor(0), run_dir, **options)
+            recipe.build().run(LocalExecutor(0), run_dir=run_dir, **options)
             seconds[name] = min(best, time.process_time() - began)
             mock.patch.stopall()
     shutil.rmtree(demo_runs)

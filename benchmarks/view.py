@@ -54,7 +54,7 @@ def make(folder: Path, rows: int = ROWS) -> Path:
         ScoreFilter(WordCountFilter(min_words=32)),
         JsonlWriter(folder / "out", mode="overwrite"),
     ]
-    Pipeline("two million rows", stages=stages).run(LocalExecutor(2), run, rejected=True)
+    Pipeline("two million rows", stages=stages).run(LocalExecutor(2), run_dir=run, rejected=True)
     return run
 
 

@@ -58,7 +58,7 @@ def main() -> None:
 def curate() -> None:
     """The demo, with all that a page can show of it."""
     demo = load_recipe("examples/demo/recipe.yaml").build()
-    demo.run(LocalExecutor(2), RUN, rejected=True, scores=True, max_errors=None)
+    demo.run(LocalExecutor(2), run_dir=RUN, rejected=True, scores=True, max_errors=None)
 
 
 def page(browser: Browser) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gristmill.core.stage import CompositeStage as CompositeStage
     from gristmill.core.stage import ProcessingStage as ProcessingStage
     from gristmill.core.stage import SourceStage as SourceStage
+    from gristmill.core.stage_roles import MergingStage as MergingStage
     from gristmill.core.task import EmptyTask as EmptyTask
     from gristmill.core.task import FileGroupTask as FileGroupTask
     from gristmill.core.task import Task as Task

@@ -217,7 +217,7 @@ def test_what_cannot_be_written_stops_the_run(executor: Any, kind: type[Broken],
     (tmp_path / "marks").mkdir()
     stages = [Filter({3}), kind(OSError("disk full"), tmp_path / "marks")]
     with pytest.raises(StageError, match="'Broken' failed on task .*: OSError: disk full") as caught:
-        Pipeline("p", stages=stages).run(executor, tmp_path / "run", batches()[:1], max_errors=None)
+        Pipeline("p", stages=stages).run(executor, batches()[:1], tmp_path / "run", max_errors=None)
     assert not isinstance(caught.value, ErrorBudgetError)
     assert len(list((tmp_path / "marks").iterdir())) == 3
     assert not any(b"Broken" in path.read_bytes() for path in (tmp_path / "run").glob("quarantine/*"))
@@ -227,7 +227,7 @@ def test_a_mistake_in_the_pipeline_stops_it_at_once(another: Any, tmp_path: Path
     (tmp_path / "marks").mkdir()
     stages = [Broken(ColumnError("there is no column 'txet'"), tmp_path / "marks")]
     with pytest.raises(StageError, match="there is no column 'txet'") as caught:
-        Pipeline("p", stages=stages).run(another, tmp_path / "run", batches()[:1], max_errors=None)
+        Pipeline("p", stages=stages).run(another, batches()[:1], tmp_path / "run", max_errors=None)
     assert not isinstance(caught.value, ErrorBudgetError)
     assert len(list((tmp_path / "marks").iterdir())) == 1
     assert not (tmp_path / "run" / "quarantine").exists()
@@ -249,7 +249,7 @@ def test_a_source_that_fails_stops_the_run(another: Any) -> None:
 def test_raise_stops_at_the_first(another: Any, tmp_path: Path) -> None:
     pipeline = Pipeline("p", stages=[Filter({14, 15})])
     with pytest.raises(StageError, match="'Fail' failed on task 1: ValueError: bad byte") as caught:
-        pipeline.run(another, tmp_path / "run", batches(), on_error="raise", max_errors=None)
+        pipeline.run(another, batches(), tmp_path / "run", on_error="raise", max_errors=None)
     assert not isinstance(caught.value, ErrorBudgetError)
     assert not (tmp_path / "run" / "quarantine").exists()
 
@@ -264,7 +264,7 @@ def test_a_number_of_errors_is_allowed(another: Any, most: int, tmp_path: Path) 
         assert numbers_of(pipeline.run(another, initial_tasks=batches(), max_errors=most)) == GOOD
         return
     with pytest.raises(ErrorBudgetError, match=rf"more than max_errors={most} allows") as caught:
-        pipeline.run(another, tmp_path, initial_tasks=batches(), max_errors=most)
+        pipeline.run(another, run_dir=tmp_path, initial_tasks=batches(), max_errors=most)
     assert "stage 'Fail': ValueError: bad byte" in str(caught.value)
     assert f"gristmill quarantine list {tmp_path}" in str(caught.value)
     assert "in misbehave" in caught.value.details

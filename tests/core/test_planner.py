@@ -381,7 +381,7 @@ def test_the_plan_holds_copies() -> None:
 
 
 def test_a_run_keeps_its_plan_and_its_counts(tmp_path: Path) -> None:
-    Pipeline("p", stages=[Pass()]).run(LocalExecutor(num_workers=0), str(tmp_path / "run"), [Task(1), Task(2)])
+    Pipeline("p", stages=[Pass()]).run(LocalExecutor(num_workers=0), [Task(1), Task(2)], str(tmp_path / "run"))
     plan = orjson.loads((tmp_path / "run" / "plan.json").read_bytes())
     metrics = orjson.loads((tmp_path / "run" / "metrics.json").read_bytes())
     assert (plan["name"], [stage["name"] for stage in plan["stages"]]) == ("p", ["Pass"])

@@ -101,7 +101,7 @@ def test_tasks_that_are_written_nowhere_come_day_by_day(tmp_path: Path) -> None:
     for rows, wanted in ((ONE, 4), (MORE, 1), (MORE, 1)):
         stages: Any = [ExactDeduplicationStage(id_field="id", extend=str(tmp_path / "index"))]
         result = Pipeline("p", stages=stages).run(
-            LocalExecutor(0), tmp_path / "run", initial_tasks=[DocumentBatch(rows)]
+            LocalExecutor(0), run_dir=tmp_path / "run", initial_tasks=[DocumentBatch(rows)]
         )
         assert result.summary().rows_out == wanted
 

@@ -96,7 +96,7 @@ def test_rows_that_come_from_no_file_are_replaced_by_their_name(tmp_path: Path) 
     def add(snapshot: str | None, rows: Rows) -> int:
         stage = ExactDeduplicationStage(extend=DedupIndex(tmp_path / "index", snapshot=snapshot))
         result = Pipeline("p", stages=[stage]).run(
-            LocalExecutor(0), tmp_path / "run", initial_tasks=[DocumentBatch(rows)]
+            LocalExecutor(0), run_dir=tmp_path / "run", initial_tasks=[DocumentBatch(rows)]
         )
         return result.summary().rows_out
 

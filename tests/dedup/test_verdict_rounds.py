@@ -71,7 +71,7 @@ def test_several_keys_and_rounds(workers: int) -> None:
     tasks = [DocumentBatch(rows) for rows in ROWS]
     pipeline = Pipeline("p", stages=[SharedWords()])
     assert len(pipeline.plan(tasks).segments) == 4
-    result = pipeline.run(LocalExecutor(workers), None, tasks)
+    result = pipeline.run(LocalExecutor(workers), tasks)
     found = [(row["n"], row["text"], row.get("like")) for task in result for row in task.to_rows()]
     assert found == [(0, "mill stone", None), (1, "brook", None), (2, "mill wheel", 0), (4, "", None)]
     line = result.summary()["SharedWords"]
@@ -105,7 +105,7 @@ def test_two_verdicts_on_one_row_are_told() -> None:
             return [SameWord()]
 
     with pytest.raises(StageError, match="verdicts are on .* rows: return at most one"):
-        Pipeline("p", stages=[Twice()]).run(LocalExecutor(0), None, [DocumentBatch(rows) for rows in ROWS])
+        Pipeline("p", stages=[Twice()]).run(LocalExecutor(0), [DocumentBatch(rows) for rows in ROWS])
 
 
 def test_keys_must_say_which_rows_they_belong_to() -> None:
@@ -114,7 +114,7 @@ def test_keys_must_say_which_rows_they_belong_to() -> None:
             return pa.table({"word": ["a"]})
 
     with pytest.raises(StageError, match=r"keys\(\) returned 1 rows for 2.*identities\(batch\)"):
-        Pipeline("p", stages=[Odd()]).run(LocalExecutor(0), None, [DocumentBatch(rows) for rows in ROWS])
+        Pipeline("p", stages=[Odd()]).run(LocalExecutor(0), [DocumentBatch(rows) for rows in ROWS])
 
 
 def test_people_see_one_stage_and_not_the_parts_that_it_is_made_of(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_rejected_rows_have_their_score(tmp_path: Path) -> None:
     stage = ImageScoreFilter(ImageResolutionFilter(min_side=250))
     given = batch([saved(photo("coffee")), saved(GREY)])
     result = Pipeline("p", stages=[stage]).run(
-        LocalExecutor(0), tmp_path / "run", initial_tasks=[given], rejected=tmp_path / "rejected"
+        LocalExecutor(0), run_dir=tmp_path / "run", initial_tasks=[given], rejected=tmp_path / "rejected"
     )
     assert [row["id"] for task in result for row in task.to_rows()] == [1]
     assert (result.summary()[stage.name].rows_in, result.summary()[stage.name].dropped) == (2, 1)

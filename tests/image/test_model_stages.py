@@ -88,7 +88,7 @@ def test_what_cannot_be_decoded_is_set_aside_and_not_rejected(clip: str, tmp_pat
     bad = ImageBatch(pa.table({"image_id": ["bad"], "image": pa.array([b"no image"], pa.large_binary())}))
     tasks = [ImageBatch(pa.concat_tables([rows.data, bad.data]))]
     pipeline = Pipeline("test", stages=[ImageAestheticFilterStage(clip, score_threshold=-100)])
-    done = pipeline.run(HERE, tmp_path / "run", tasks, max_errors=None, rejected=True)
+    done = pipeline.run(HERE, tasks, tmp_path / "run", max_errors=None, rejected=True)
     assert [task.num_items for task in done] == [3]
     assert len(list(done.quarantined())) == 1
     assert not list((tmp_path / "run" / "rejected").glob("*.parquet"))
@@ -99,7 +99,7 @@ def test_a_dropped_image_has_a_reason_a_score_and_a_threshold(clip: str, tmp_pat
     scores = dict(zip(scored["image_id"].to_pylist(), scored["aesthetic_score"].to_pylist(), strict=True))
     bound = sorted(scores.values())[3]
     pipeline = Pipeline("test", stages=[ImageAestheticFilterStage(clip, score_threshold=bound)])
-    done = pipeline.run(HERE, tmp_path / "run", [batch()], rejected=True)
+    done = pipeline.run(HERE, [batch()], tmp_path / "run", rejected=True)
     kept = [row for task in done for row in task.data.column("image_id").to_pylist()]
     assert kept == [name for name, score in scores.items() if score >= bound]
     rejected = pq.read_table(tmp_path / "run" / "rejected").to_pylist()

@@ -63,13 +63,13 @@ def test_a_source_of_ones_own_comes_in_its_order(workers: int, tmp_path: Path) -
 def test_tasks_that_are_given_are_not_taken_for_those_of_an_earlier_run(tmp_path: Path) -> None:
     pipeline = Pipeline("p", stages=[Sort("n"), JsonlWriter(str(tmp_path / "out"))])
     for number in (1, 2):
-        result = pipeline.run(LocalExecutor(0), tmp_path / "run", [DocumentBatch([{"n": number}])])
+        result = pipeline.run(LocalExecutor(0), [DocumentBatch([{"n": number}])], tmp_path / "run")
         assert Path(result.files()[0]).read_text() == f'{{"n":{number}}}\n'
 
 
 def test_nothing_at_all(tmp_path: Path) -> None:
     for stage in (Shuffle(), Sort("n"), Repartition(rows=3), Repartition(num_partitions=2), CountRows("n")):
-        result = Pipeline("p", stages=[stage, JsonlWriter(str(tmp_path / "out"))]).run(LocalExecutor(0), None, [])
+        result = Pipeline("p", stages=[stage, JsonlWriter(str(tmp_path / "out"))]).run(LocalExecutor(0), [])
         assert result.files() == []
 
 
@@ -123,7 +123,7 @@ def test_objects_in_memory_cannot_pass() -> None:
     with pytest.raises(
         StageError, match=r"objects in memory \(frames\) cannot be written.*move the stage that creates them after"
     ):
-        Pipeline("p", stages=[Shuffle()]).run(LocalExecutor(0), None, [batch])
+        Pipeline("p", stages=[Shuffle()]).run(LocalExecutor(0), [batch])
 
 
 def test_wrong_arguments_are_told() -> None:
@@ -157,9 +157,9 @@ def test_a_field_that_only_some_rows_have_is_null_in_the_others() -> None:
             return {"late": key, "n": next(rows)["n"]}
 
     for stage, wanted in ((Sort("late"), [4, 3, 1, 2]), (Firsts(), [1, 3, 4])):
-        found = numbers(Pipeline("p", stages=[stage]).run(LocalExecutor(0), None, tasks))
+        found = numbers(Pipeline("p", stages=[stage]).run(LocalExecutor(0), tasks))
         assert found == wanted if isinstance(stage, Sort) else sorted(found) == wanted
-    counted = Pipeline("p", stages=[CountRows("late", num_partitions=1)]).run(LocalExecutor(0), None, tasks)
+    counted = Pipeline("p", stages=[CountRows("late", num_partitions=1)]).run(LocalExecutor(0), tasks)
     assert [(row["late"], row["count"]) for task in counted for row in task.to_rows()] == [
         ("a", 1),
         ("b", 1),

@@ -286,7 +286,7 @@ def test_workers_that_die_count_against_the_budget(tmp_path: Path) -> None:
     stage = Filter({5: "exit", 25: "kill", 45: "exit"})
     batches = [failing_stages.numbered(start, start + 20) for start in (0, 20, 40)]
     with pytest.raises(ErrorBudgetError, match=r"more than max_errors=2 allows: the run was stopped"):
-        Pipeline("p", stages=[stage]).run(LocalExecutor(2), tmp_path, initial_tasks=batches, max_errors=2)
+        Pipeline("p", stages=[stage]).run(LocalExecutor(2), run_dir=tmp_path, initial_tasks=batches, max_errors=2)
     assert len(ids(tmp_path)) == 3
 
 

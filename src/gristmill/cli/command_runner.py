@@ -237,7 +237,7 @@ def _run(
         options = {"report": place[0], "storage_options": place[1], **options}
     try:
         with _terminable(), _with_exporters(observer, metrics_port, traces) as watchers:
-            return pipeline.run(executor, run_dir, observer=watchers, **options), place
+            return pipeline.run(executor, run_dir=run_dir, observer=watchers, **options), place
     finally:
         if place:
             _save_recipe_beside_output(recipe, place)

@@ -14,6 +14,7 @@
     ├── LostTaskError             the data of a task was lost with its node
     ├── AccountingError           rows were lost or doubled between two stages; a defect
     └── StageError                a stage failed on a task; names the stage, the task and its files
+        ├── AnswerCountError      `process_batch` returned another number of answers than it got tasks
         ├── WorkerLostError       the worker process ended: killed, crashed or out of memory
         ├── TaskTimeoutError      the stage ran past its `timeout_s`
         └── ErrorBudgetError      more records failed than `max_errors` allows
@@ -87,6 +88,14 @@ class StageError(GristmillError):
     def __reduce__(self) -> tuple[Any, ...]:
         fields = (self.stage, self.task_id, self.files, self.reason, self.details, self.position)
         return type(self), fields, {"hopeless": self.hopeless}
+
+
+class AnswerCountError(StageError):
+    """`process_batch` returned another number of answers than it got tasks. No task is at fault, so none is retried."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.hopeless = True
 
 
 class WorkerLostError(StageError):

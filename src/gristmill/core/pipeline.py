@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gristmill.core.executor import (
     Executor,
@@ -34,6 +34,12 @@ if TYPE_CHECKING:
     from gristmill.core.executor import TaskRef
     from gristmill.core.run.preview import Preview
     from gristmill.core.task import Lineage
+
+
+InitialTasks: TypeAlias = "Sequence[Task[Any]] | str | Path | None"
+"""The tasks to start with. A path is taken as the run directory, which had this position in version 0.1."""
+
+RunDirectory: TypeAlias = "str | Path | None"
 
 
 class Pipeline:
@@ -84,8 +90,8 @@ class Pipeline:
     def run(
         self,
         executor: Executor | None = None,
-        run_dir: str | Path | None = None,
-        initial_tasks: Sequence[Task[Any]] | None = None,
+        initial_tasks: InitialTasks = None,
+        run_dir: RunDirectory = None,
         *,
         on_error: str = "quarantine",
         max_errors: float | None = 0.01,
@@ -95,11 +101,13 @@ class Pipeline:
         report: bool | str | Path = True,
         storage_options: Mapping[str, Any] | None = None,
         observer: Observer | None = None,
+        checkpoint_path: RunDirectory = None,
     ) -> Result:
         """Run to the end and return the last stage's tasks, which load when looked at.
 
-        `run_dir` keeps the records of the run, on any fsspec URL (`storage_options` are for it): started again
-        with the same one, a run does only what is left; with `replay`, also the sources of which records are in
+        The first stage gets the `initial_tasks`, unless it lists its own input. `run_dir` (or `checkpoint_path`, its
+        name in NeMo Curator) keeps the records of the run, on any fsspec URL (`storage_options` are for it): started
+        again with the same one, a run does only what is left; with `replay`, also the sources of which records are in
         quarantine. `on_error="quarantine"` sets records aside that a stage fails on, and stops the run when there
         are more than `max_errors` (a number, or a share of the rows, or None for no limit); `"raise"` stops at the
         first. `rejected` is a directory for the rows that stages drop, with stage, score and threshold, as Parquet;
@@ -107,6 +115,7 @@ class Pipeline:
         each filter thought of each row, for `gristmill why` and `gristmill whatif`. `report.html` shows what happened
         to the data: it is written into the run directory, if there is one, or into the directory `report`.
         """
+        initial_tasks, run_dir = _tasks_and_directory(initial_tasks, run_dir, checkpoint_path)
         beside_output = None if run_dir else self.records_directory()
         if beside_output and (rejected is True or scores is True or str(report) == beside_output[0]):
             run = Run(*beside_output, restarts=True)
@@ -143,8 +152,8 @@ class Pipeline:
     def stream(
         self,
         executor: Executor | None = None,
-        run_dir: str | Path | None = None,
-        initial_tasks: Sequence[Task[Any]] | None = None,
+        initial_tasks: InitialTasks = None,
+        run_dir: RunDirectory = None,
         *,
         on_error: str = "quarantine",
         max_errors: float | None = 0.01,
@@ -152,12 +161,13 @@ class Pipeline:
         observer: Observer | None = None,
     ) -> Iterator[Task[Any]]:
         """Yield the last stage's tasks as they finish, in any order. A slow consumer slows the pipeline down."""
+        given, directory = _tasks_and_directory(initial_tasks, run_dir)
 
         def tasks() -> Generator[Task[Any], None, None]:
             watcher = RunMonitor(observer or default_observer(executor))
-            run = Run(run_dir, storage_options)
+            run = Run(directory, storage_options)
             quarantine = _quarantine(run, on_error, max_errors)
-            results = self._execute(executor, run, quarantine, initial_tasks, watcher)
+            results = self._execute(executor, run, quarantine, given, watcher)
             with stream_shutdown.closing_stream(results):
                 for number, (lineage, ref) in enumerate(results):
                     task: Task[Any] = ref.load().named(lineage)
@@ -188,6 +198,19 @@ class Pipeline:
 
     def __repr__(self) -> str:
         return f"<Pipeline {self.name!r}: {' -> '.join(stage.name for stage in self.stages) or 'empty'}>"
+
+
+def _tasks_and_directory(
+    initial_tasks: InitialTasks, run_dir: RunDirectory, checkpoint_path: RunDirectory = None
+) -> tuple[Sequence[Task[Any]] | None, RunDirectory]:
+    """The tasks and the run directory, from all the ways to give them."""
+    tasks, first = (None, initial_tasks) if isinstance(initial_tasks, str | Path) else (initial_tasks, None)
+    given = [place for place in (first, run_dir, checkpoint_path) if place is not None]
+    if len({str(place) for place in given}) > 1:
+        raise TypeError(f"there is one run directory, and {len(given)} were given: {', '.join(map(str, given))}")
+    if given and not isinstance(given[0], str | Path):
+        raise TypeError(f"run_dir must be a path, not {given[0]!r:.80}. Tasks come first: run(executor, initial_tasks)")
+    return tasks, given[0] if given else None
 
 
 def _quarantine(run: Run, on_error: str, max_errors: float | None) -> Quarantine:

@@ -7,7 +7,7 @@ The framework asks with `isinstance`. Every method has a default, so a stage wri
     ScoringRole       adds columns of scores
     ReportingRole     turns its counters into what users see, and warns
     WholeInputRole    a failure concerns its whole input, so no record can be set aside for it
-      GatherRole      receives all tasks of a source as one
+      GatherRole      receives all tasks of a source as one (`MergingStage` makes fewer of them)
     RunStateRole      keeps directories or state for the time of a run
       OutputRole      owns an output directory
         WriterRole    writes rows
@@ -18,18 +18,19 @@ All methods here are called in the driver, none of them per task.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from gristmill.core.stage import ProcessingStage
-from gristmill.core.task import GatherTask, WrittenFiles
+from gristmill.core.stage import In, Out, ProcessingStage
+from gristmill.core.task import GatherTask, Task, WrittenFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
-    from gristmill.core.stage import SourceStage
-    from gristmill.core.task import Task, WrittenFile
+    from gristmill.core.stage import Answer, SourceStage
+    from gristmill.core.task import WrittenFile
 
 Directory: TypeAlias = "tuple[str, Mapping[str, Any]]"
 """The URL of a directory, and the storage options for it."""
@@ -151,6 +152,29 @@ class CommitRole(OutputRole):
 
 class CommitStage(ProcessingStage[GatherTask, WrittenFiles], GatherRole, CommitRole):
     """The last stage of a writer: commits what was written for one source."""
+
+
+class MergingStage(ProcessingStage[In, Out], GatherRole):
+    """Turns several tasks of one source into fewer, or into any number.
+
+    `merge` gets the tasks of a source (a file, or a partition of an exchange) in order: all of them, or `merge_size` at
+    a time. They never depend on which worker was free, and a source is still committed, retried and resumed as a whole.
+    Tasks of different sources meet only after an exchange such as `Repartition`.
+    """
+
+    merge_size: ClassVar[int | None] = None
+    """How many tasks are merged at a time; None: all tasks of a source."""
+
+    @abstractmethod
+    def merge(self, tasks: Sequence[In]) -> Answer[Out]:
+        """One answer for all these tasks: a task, several, or None to drop them."""
+
+    def process(self, task: In) -> Iterator[Out]:
+        tasks: Sequence[Any] = task.data if isinstance(task, GatherTask) else [task]
+        size = self.merge_size or len(tasks)
+        for start in range(0, len(tasks), size):
+            answer = self.merge(tasks[start : start + size])
+            yield from (answer,) if isinstance(answer, Task) else answer or ()
 
 
 def output_directory_of(stage: ProcessingStage[Any, Any]) -> str | None:

@@ -109,7 +109,7 @@ def _run_sample(sample: InputSample, here: Executor, count: int, most_bytes: int
         before = _memory_bytes("VmRSS")
         began = time.perf_counter()
         pipeline = sample.sample_pipeline(sample.files[:count], most_bytes, f"{folder}/out")
-        pipeline.run(here, f"{folder}/run", max_errors=None, report=False, observer=last)
+        pipeline.run(here, run_dir=f"{folder}/run", max_errors=None, report=False, observer=last)
         return _SampleRun(
             last.progress,
             _amount_read(last.progress, sample.is_parquet),

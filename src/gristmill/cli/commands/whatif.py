@@ -92,7 +92,7 @@ def rerun_with(
         typer.echo(f"reusing the recorded scores of {count_noun(recalled, 'filter')}; others are computed again{since}")
     RecordStore(place).put("recipe.yaml", recipe.to_yaml().encode())
     observer = SilentObserver() if quiet else default_progress()
-    result = pipeline.run(make_executor(recipe, executor, workers), place, observer=observer)
+    result = pipeline.run(make_executor(recipe, executor, workers), run_dir=place, observer=observer)
     if not quiet:
         console_output.print_summary(result, place, place)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-from gristmill.core.errors import WorkerLostError
+from gristmill.core.errors import AnswerCountError, WorkerLostError
 from gristmill.core.executor import PoolProgress, Progress, rows_read
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.records.quarantine import ErrorBudget, Quarantine, QuarantinedRecord
@@ -424,6 +424,8 @@ class Flow:
         """Queue the items of a failed call again, each alone, to find the one at fault; raise once its retries are used
         up. `place` is where a worker died; repeated attempts narrow it down to the failing record."""
         self._end_call(call)
+        if isinstance(error, AnswerCountError):
+            raise error
         if isinstance(error, OverBudget):
             self._check_budget(error, aside)
             for item in reversed(call.items):

@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gristmill.core.batch import Batch
 from gristmill.core.deciding_stage import DecidingStage, Decision
-from gristmill.core.errors import DownloadError, GristmillError, OutputError, StageError, describe_error
+from gristmill.core.errors import (
+    AnswerCountError,
+    DownloadError,
+    GristmillError,
+    OutputError,
+    StageError,
+    describe_error,
+)
 from gristmill.core.records.rejected_rows import materialise_answer
 from gristmill.core.records.row_sketch import RowSketcher
 from gristmill.core.run.isolation import Isolator, task_number
@@ -247,14 +254,7 @@ class Worker:
         with _StageCall(self, position, tasks[0].lineage, start, start + rows):
             answers, decisions = self._answers(position, tasks)
         if not isinstance(answers, _LISTS) or len(answers) != len(tasks):
-            got = f"{len(answers)} answers" if isinstance(answers, list | tuple) else type(answers).__name__
-            raise self._error(
-                position,
-                tasks[0].lineage,
-                f"process_batch got {len(tasks)} tasks and returned {got}. Return one answer per task, in order: "
-                "a task, a list of tasks, or None to drop it",
-                hopeless=True,
-            )
+            raise self._answer_count_error(position, tasks, answers)
         for task, answer, decision in zip(tasks, answers, decisions, strict=True):
             if decision is not None and isinstance(task, Batch):
                 self.sketcher.decided(position, task, decision)
@@ -338,6 +338,16 @@ class Worker:
             hopeless = not isinstance(error, OutputError | DownloadError)
             return self._error(position, lineage, str(error), hopeless=hopeless)
         return self._error(position, lineage, f"{doing} raised {reason}" if doing else reason, details)
+
+    def _answer_count_error(self, position: int, tasks: list[Task[Any]], answers: Any) -> AnswerCountError:
+        got = f"{len(answers)} answers" if isinstance(answers, _LISTS) else type(answers).__name__
+        reason = (
+            f"process_batch got {len(tasks)} tasks and returned {got}. Return one answer per task, in order: a task, a "
+            "list of tasks, or None to drop it. To make one task of several, inherit gristmill.MergingStage and write "
+            "merge(tasks) in place of process_batch"
+        )
+        lineage = tasks[0].lineage
+        return AnswerCountError(self.stages[position].name, lineage.id, lineage.files, reason, position=position)
 
     def _error(
         self, position: int, lineage: Lineage | None, reason: str, details: str = "", hopeless: bool = False

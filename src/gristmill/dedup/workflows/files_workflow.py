@@ -175,4 +175,4 @@ class FilesWorkflow:
     def run_stages(self, stages: Sequence[Any], executor: Executor | None, settings: Mapping[str, Any]) -> Result:
         pipeline = Pipeline(self.name, stages=stages)
         options = self.cache_kwargs.get("storage_options")
-        return pipeline.run(executor, self.cache_path, storage_options=options, **settings)
+        return pipeline.run(executor, run_dir=self.cache_path, storage_options=options, **settings)
