@@ -198,6 +198,21 @@ def test_there_are_stop_lists_for_many_languages() -> None:
     assert {word for words in lists.values() for word in words if word != word.lower()} == set()
 
 
+def test_stop_lists_are_found_by_the_names_of_curator() -> None:
+    lists = get_stop_list_dict()
+    assert lists["ENGLISH"] == lists["English"] == lists["en"] == lists.get("ENGLISH")
+    assert lists["NORWEGIAN_N"] == lists["nn"]
+    assert "HAITIAN_CREOLE" in lists
+    assert "KLINGON" not in lists
+    assert lists.get("KLINGON") is None
+    with pytest.raises(KeyError, match="KLINGON"):
+        lists["KLINGON"]
+    with pytest.raises(KeyError, match="xx"):
+        lists["xx"]
+    custom = {"ENGLISH": lists["ENGLISH"] | {"nowhere"}, "THAI": ["ที่"], "NORWEGIAN": lists["NORWEGIAN"]}
+    assert set(CommonCrawlHTMLExtractor(stop_lists=custom).stop_lists or ()) == {"en", "th", "no"}
+
+
 def test_stop_lists_are_those_of_justext_though_it_is_not_imported() -> None:
     import justext
 

@@ -308,17 +308,22 @@ def test_bad_parameters_are_refused(make: Any, message: str) -> None:
 # words of these are found in the text: filter, text, score
 UNSPACED = [
     (WordCountFilter(lang="th"), "สวัสดีชาวโลก", 8),
-    (WordCountFilter(lang="zh"), "你好，世界。 a - b", 7),
+    (WordCountFilter(lang="zho"), "你好，世界。 a - b", 7),
     (WordCountFilter(lang="zh_Hans"), "你好", 2),
     (WordCountFilter(lang="ja"), "東京へ行く", 4),
     (WordCountFilter(lang="en"), "你好，世界。", 1),
     (MeanWordLengthFilter(lang="ja"), "東京へ行く", 1.25),
+    (LongWordFilter(lang="zho"), "你好 gristmill", 9),
+    (WordsWithoutAlphabetsFilter(lang="zho"), "你好 12", 2 / 3),
+    (SymbolsToWordsFilter(lang="zho"), "你好 # ...", 0.5),
+    (RepeatingTopNGramsFilter(lang="zho"), "你好你好你好", 9 / 11),
+    (RepeatingDuplicateNGramsFilter(lang="zho"), "你好你好", 3 / 7),
+    (WordCountFilter(lang="zho"), "", 0),
+    (WordCountFilter(lang="zh"), "我喜欢学习中文。", 5),
+    (WordCountFilter(lang="zh"), "你好，世界。 a\n- b", 7),
+    (WordCountFilter(lang="zh"), " ", 0),
+    (MeanWordLengthFilter(lang="zh"), "我喜欢学习中文。", 1.6),
     (LongWordFilter(lang="zh"), "你好 gristmill", 9),
-    (WordsWithoutAlphabetsFilter(lang="zh"), "你好 12", 2 / 3),
-    (SymbolsToWordsFilter(lang="zh"), "你好 # ...", 0.5),
-    (RepeatingTopNGramsFilter(lang="zh"), "你好你好你好", 9 / 11),
-    (RepeatingDuplicateNGramsFilter(lang="zh"), "你好你好", 3 / 7),
-    (WordCountFilter(lang="zh"), "", 0),
 ]
 
 

@@ -49,6 +49,7 @@ ROWS: list[tuple[DocumentModifier, str, str]] = [
     (UrlRemover(), "see https://a.b/c?d=e, and www.f.g now", "see  and  now"),
     (UrlRemover(), "http://a\u00a0b", "\u00a0b"),
     (UrlRemover(), "https:// www. x", "https:// www. x"),
+    (UrlRemover(), "see HTTPS://WWW.X.COM or Www.x.com, Http://x", "see  or  "),
 ]
 
 

@@ -199,7 +199,7 @@ def test_score_takes_functions_and_lists() -> None:
 def test_score_may_read_what_it_made() -> None:
     stage = Score([str.upper, len], ["loud", "n"], ["text", "loud"])
     assert texts(stage.process(docs(["ab"])), "n") == [2.0]
-    assert stage.inputs() == (["data"], {"text": "string"})
+    assert stage.inputs() == (["data"], {"text": "any"})
 
 
 def test_filter_by_function_gets_values_and_none() -> None:

@@ -64,6 +64,8 @@ class PlannedStage:
     columns: tuple[str, ...] = ()
     """Columns of `inputs()` that the planner found in the input. Files and blocks differ in which columns they have: a
     column that was found is null in a block that lacks it."""
+    not_text: tuple[str, ...] = ()
+    """Those of `columns` that hold no text."""
 
 
 @fast_dataclass(slots=True)

@@ -11,11 +11,13 @@ is the definition of a score. Override `score_batch` only where a whole column c
 same result. Empty and blank documents need a score too; null is scored like the empty document.
 
 Words are what `str.split` returns. In a `lang` that is written without spaces (Chinese, Japanese, Thai, Lao, Khmer,
-Burmese) they are those of `split_words`, which is slower: such text is split in Python.
+Burmese) they are those of `split_words`, which is slower: such text is split in Python. For `lang="zh"` they are those
+of a dictionary, as in NeMo Curator (`pip install 'gristmill[zh]'`); "zho" needs none.
 """
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -25,8 +27,15 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import to_array
+from gristmill.core.errors import ContractError
 from gristmill.text.statistics import column_statistics, reference
-from gristmill.text.statistics.word_segmentation import is_written_without_spaces, split_words
+from gristmill.text.statistics.word_segmentation import (
+    DICTIONARY_LANGUAGE,
+    check_dictionary,
+    dictionary_words,
+    is_written_without_spaces,
+    split_words,
+)
 from gristmill.text.text_columns import as_array, python_values
 
 if TYPE_CHECKING:
@@ -44,8 +53,9 @@ class DocumentFilter(ABC):
     """The name of the class, unless set."""
 
     score_type: pa.DataType | None = None
-    """The Arrow type of the scores. None stores numbers as float64, so that the type of the score column does not
-    depend on which rows share a batch, and other values as what they are."""
+    """The Arrow type of the scores. If it is not set, it follows from the annotation of `score_document`: `-> int` is
+    int64. None stores numbers as float64, so that the type of the score column does not depend on which rows share a
+    batch, and other values as what they are."""
 
     _not_pickled: ClassVar[tuple[str, ...]] = ()
     """Cached attributes that each worker computes again, because they are large or cannot be pickled."""
@@ -61,6 +71,8 @@ class DocumentFilter(ABC):
             cls.name = cls.__name__
         # A subclass that overrides only the document form must not inherit a batch form that computes something else.
         own = cls.__dict__
+        if "score_document" in own and "score_type" not in own:
+            cls.score_type = annotated_score_type(own["score_document"]) or cls.score_type
         if "score_document" in own and "score_batch" not in own:
             cls.score_batch = DocumentFilter.score_batch  # type: ignore[method-assign]
         if ("score_document" in own or "score_batch" in own) and "statistics" not in own:
@@ -79,8 +91,8 @@ class DocumentFilter(ABC):
         """Whether a document with this score is kept."""
 
     def score_batch(self, texts: Texts) -> pa.Array:
-        """The scores of a column of strings."""
-        return score_array([self.score_document(text or "") for text in texts.to_pylist()], self.score_type)
+        """The scores of a column of strings. A column of other values is scored too, null as None."""
+        return score_array([self.score_document(value) for value in values_to_score(texts)], self.score_type)
 
     def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
         """Whether each score of a column is kept."""
@@ -160,6 +172,9 @@ class StatisticFilter(BoundedFilter):
     def unspaced(self) -> bool:
         return is_written_without_spaces(self.lang)
 
+    def check(self) -> None:
+        check_dictionary(self.lang)
+
     def score_document(self, text: str) -> Any:
         return self.score_counts(reference.count_statistics(self._spaced(text), self.statistics()))
 
@@ -169,7 +184,21 @@ class StatisticFilter(BoundedFilter):
         return as_array(self.score_counts(column_statistics.count_column(as_array(texts), self.statistics())))
 
     def _spaced(self, text: str) -> str:
-        return " ".join(split_words(text, self.lang)) if self.unspaced else text
+        if not self.unspaced:
+            return text
+        return " ".join(dictionary_words(text) if self.lang == DICTIONARY_LANGUAGE else split_words(text, self.lang))
+
+
+def annotated_score_type(function: Any) -> pa.DataType | None:
+    """The type of the scores, if the function is annotated with `-> int` or `-> float`."""
+    returned = inspect.get_annotations(function).get("return") if callable(function) else None
+    return {int: pa.int64(), "int": pa.int64(), float: pa.float64(), "float": pa.float64()}.get(returned)
+
+
+def values_to_score(column: Texts) -> list[Any]:
+    """The values of a column for a function that scores them; null text is the empty document."""
+    values = python_values(column)
+    return ["" if value is None else value for value in values] if pa.types.is_string(column.type) else values
 
 
 def safe_ratio(part: Any, total: Any, empty_score: float) -> Any:
@@ -194,7 +223,19 @@ def within_bounds(scores: pa.Array, low: float | None = None, high: float | None
 def score_array(values: list[Any], score_type: pa.DataType | None = None) -> pa.Array:
     """Scores as a column of the given type; without one, numbers become float64 and other values keep their type."""
     if score_type is not None:
-        return make_array(values, score_type)
+        return typed_scores(values, score_type)
     column = to_array(values)
     is_number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
     return column.cast(pa.float64(), safe=False) if is_number else column
+
+
+def typed_scores(values: list[Any], score_type: pa.DataType) -> pa.Array:
+    """Scores as a column of a declared type, which they must have."""
+    try:
+        return make_array(values, score_type)
+    except TypeError as error:
+        kinds = ", ".join(sorted({type(value).__name__ for value in values if value is not None}))
+        raise ContractError(
+            f"score_document is declared to return {score_type} and returned {kinds}: annotate it with what it returns "
+            "(-> int, -> float), or set score_type"
+        ) from error

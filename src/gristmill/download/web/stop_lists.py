@@ -10,6 +10,7 @@ import importlib.util
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 from gristmill.core.arrow.native_kernels import kernels
 from gristmill.core.errors import did_you_mean, require
@@ -37,6 +38,11 @@ _NAMES = {
     "West_Frisian", "pnb": "Western_Panjabi", "yo": "Yoruba", "th": "Thai", "zh": "Chinese", "ja": "Japanese",
 }  # fmt: skip
 
+_OTHER_NAMES = {
+    "haitian_creole": "ht", "latin": "la", "norwegian": "no", "norwegian_n": "nn", "waray_philippines": "war"
+}  # fmt: skip
+"""The names that NeMo Curator, by way of CLD2, uses for languages that jusText calls otherwise."""
+
 _OWN_LISTS = {
     "th": "ที่ และ ของ ใน การ เป็น มี ได้ ไม่ ว่า ให้ จะ กับ ก็ แต่ หรือ จาก โดย ความ นี้ นั้น ซึ่ง แล้ว "
     "คือ เมื่อ ถ้า เพราะ อยู่ ไป มา ต้อง ยัง กว่า ถึง ด้วย อีก ทั้ง เพื่อ ตาม คน เรา เขา ผม ฉัน อะไร "
@@ -54,7 +60,7 @@ def language_code(language: str) -> str:
     lowered = language.strip().lower()
     if lowered in _NAMES:
         return lowered
-    code_by_name = {name.lower(): code for code, name in _NAMES.items()}
+    code_by_name = {**_OTHER_NAMES, **{name.lower(): code for code, name in _NAMES.items()}}
     name = lowered.replace(" ", "_").replace("-", "_")
     if name in code_by_name:
         return code_by_name[name]
@@ -83,10 +89,36 @@ def _file(name: str) -> Path:
     return Path(origin).parent / "stoplists" / f"{name}.txt"
 
 
-def get_stop_list_dict(languages: Iterable[str] | None = None) -> dict[str, frozenset[str]]:
-    """Stop words by language code: of the given languages, or of all that have a list."""
+class StopLists(dict[str, frozenset[str]]):
+    """Stop words by language code. A language is also found by its name: `lists["ENGLISH"]` is `lists["en"]`."""
+
+    def __missing__(self, language: str) -> frozenset[str]:
+        code = _code_or_none(language)
+        if code is None or code == language:
+            raise KeyError(language)
+        return self[code]
+
+    def __contains__(self, language: object) -> bool:
+        return super().__contains__(language) or super().__contains__(_code_or_none(language))
+
+    def get(self, language: str, default: Any = None) -> Any:
+        try:
+            return self[language]
+        except KeyError:
+            return default
+
+
+def _code_or_none(language: object) -> str | None:
+    try:
+        return language_code(language) if isinstance(language, str) else None
+    except ValueError:
+        return None
+
+
+def get_stop_list_dict(languages: Iterable[str] | None = None) -> StopLists:
+    """Stop words by language: of the given languages, or of all that have a list."""
     codes = list(_NAMES) if languages is None else [language_code(language) for language in languages]
-    return {code: words for code in codes if (words := stop_list(code))}
+    return StopLists({code: words for code in codes if (words := stop_list(code))})
 
 
 def parse_stop_lists(given: Mapping[str, Iterable[str]] | None) -> dict[str, frozenset[str]] | None:

@@ -23,7 +23,7 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.errors import InputError, did_you_mean
-from gristmill.io.formats.html_tags import TEXT, read_tags
+from gristmill.io.formats.html_tags import END, START, TEXT, read_tags
 from gristmill.text.argument_checks import check_bounds, check_count, check_number, check_ratio
 from gristmill.text.document_filter import BoundedFilter, DocumentFilter, within_bounds
 from gristmill.text.text_columns import as_array
@@ -159,8 +159,8 @@ class _CommentFilter(BoundedFilter):
 class PythonCommentToCodeFilter(_CommentFilter):
     """The characters of docstrings and comments in Python code, per character of code.
 
-    Docstrings count without their quotes and indentation, comments with their #. Code that Python cannot parse has 0.0,
-    and so has an empty file.
+    Docstrings count without their quotes and indentation, with one character between two; comments count with their #.
+    Code that Python cannot parse has 0.0, and so has an empty file.
     """
 
     def __init__(self, min_comment_to_code_ratio: float = 0.01, max_comment_to_code_ratio: float = 0.85) -> None:
@@ -180,16 +180,16 @@ def _python_comments(source: str) -> int:
         warnings.simplefilter("ignore")  # SyntaxWarnings about the code that is scored
         tree = ast.parse(source)
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    docstrings = [ast.get_docstring(node) or "" for node in ast.walk(tree) if isinstance(node, kinds)]
+    docstrings = [ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, kinds)]
     comments = 0
     if "#" in source:
         tokens = tokenize.generate_tokens(io.StringIO(source).readline)
         comments = sum(len(token.string) for token in tokens if token.type == tokenize.COMMENT)
-    return comments + sum(map(len, docstrings))
+    return comments + len("\n".join(filter(None, docstrings)))
 
 
 class GeneralCommentToCodeFilter(_CommentFilter):
-    """The characters of comments, without their delimiters, per character of code.
+    """The characters of comments, without their delimiters and with one between two, per character of code.
 
     `language` is a MIME type, such as "text/x-java", or a name, such as "java". Code with a comment that does not end
     has 9999, and an empty file 0.0.
@@ -214,7 +214,7 @@ class GeneralCommentToCodeFilter(_CommentFilter):
             comments = COMMENT_SYNTAX[LANGUAGE_OF_MIME_TYPE.get(self.language, self.language)].comments(text)
         except ValueError:
             return UNPARSED_SCORE
-        return sum(map(len, comments)) / len(text)
+        return len(" ".join(comments)) / len(text)
 
 
 class NumberOfLinesOfCodeFilter(BoundedFilter):
@@ -322,9 +322,11 @@ class AlphaFilter(BoundedFilter):
 
 
 class HTMLBoilerplateFilter(BoundedFilter):
-    """The share of an HTML file that is text, outside of scripts, styles and comments, white space included.
+    """The share of an HTML file that is text, outside of scripts, styles, templates, ruby annotations and comments.
 
-    It is 0.0 when the text has fewer than `min_lang_content_num_chars` characters, and for an empty file.
+    White space counts, but what stands between two tags without other text is one character, however long: it is the
+    indentation of the markup. The score is 0.0 when the text has fewer than `min_lang_content_num_chars` characters,
+    and for an empty file.
     """
 
     score_type = pa.float64()
@@ -336,11 +338,36 @@ class HTMLBoilerplateFilter(BoundedFilter):
         self.min_lang_content_num_chars = min_lang_content_num_chars
 
     def score_document(self, text: str) -> float:
-        seen = sum(len(piece) for kind, piece in read_tags(text) if kind == TEXT)
+        seen = _visible_characters(text)
         return seen / len(text) if text and seen >= self.min_lang_content_num_chars else 0.0
 
     def bounds(self) -> tuple[float, None]:
         return self.min_lang_content_ratio, None
+
+
+def _visible_characters(html: str) -> int:
+    total = verbatim = 0
+    hidden = ""  # the element that hides what it contains
+    for kind, part in read_tags(html):
+        if kind == TEXT:
+            if not hidden:
+                total += len(part) if verbatim or part.strip(_ASCII_SPACE) else 1
+        elif hidden:
+            if kind == END and part in (hidden, *_CLOSED_BY.get(hidden, ())):
+                hidden = ""
+        elif kind == START and part in _HIDING:
+            hidden = part
+        elif part in _VERBATIM:
+            verbatim = max(0, verbatim + (kind == START) - (kind == END))
+    return total
+
+
+_ASCII_SPACE = " \n\t\f\r"
+_VERBATIM = frozenset({"pre", "textarea"})
+"""Elements in which white space is part of the text."""
+_HIDING = frozenset({"template", "rt", "rp"})
+_CLOSED_BY = {"rt": ("ruby",), "rp": ("ruby",)}
+"""End tags of other elements that end these, whose own end tags may be left out."""
 
 
 # -- rules per language and extension ------------------------------------------------------------------------

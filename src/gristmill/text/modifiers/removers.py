@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 ROWS_PER_REPLACE = 1024
 """Text is replaced in this many rows at a time, which bounds the memory of intermediate columns."""
 
-REMOVED_URL = r"https?://\S+|www\.\S+"
-"""What counts as a URL in `UrlRemover`. `SCORED_URL` of `statistics/reference.py` is stricter."""
+REMOVED_URL = r"(?i)https?://\S+|www\.\S+"
+"""What counts as a URL in `UrlRemover`, in any case. `SCORED_URL` of `statistics/reference.py` is stricter."""
 
 
 def replace_patterns(texts: Texts, rules: Sequence[tuple[str, str]]) -> pa.Array:
@@ -190,7 +190,7 @@ class QuotationUnifier(DocumentModifier):
 
 
 class UrlRemover(DocumentModifier):
-    """Removes URLs: `https?://\\S+|www\\.\\S+`. The white space around them is kept."""
+    """Removes URLs: `https?://\\S+|www\\.\\S+`, also in capitals. The white space around them is kept."""
 
     # \S of RE2 knows only ASCII white space; this is that of Python
     _SPACE = r"\x{9}-\x{d}\x{1c}-\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}"

@@ -8,12 +8,17 @@ written without spaces, and are split by their script:
     others    written syllables: a consonant with its vowels and tones, in Burmese also a closing consonant
 
 Gives up: dictionaries. The parts are smaller than dictionary words, but the same everywhere, which is enough for
-counts, ratios and n-grams.
+counts, ratios and n-grams. Only filters with `lang="zh"` count the words of jieba's dictionary, as in NeMo Curator, at
+about 0.5 MB/s. Without jieba they raise, so that a machine that lacks it does not give other numbers.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
+from functools import cache
+
+from gristmill.core.errors import MissingDependencyError, require
 
 _HAN = "\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _HIRAGANA, _KATAKANA = "\u3041-\u309f", "\u30a1-\u30ff\u31f0-\u31ff\uff66-\uff9f"
@@ -70,3 +75,31 @@ def split_words(text: str, lang: str | None = None) -> list[str]:
         ]
         words += [word for word in parts_of_piece if any(map(str.isalnum, word))]
     return words
+
+
+DICTIONARY_LANGUAGE = "zh"
+
+
+def dictionary_words(text: str) -> list[str]:
+    """The Chinese words of a text, punctuation included, by jieba's dictionary. White space is no word."""
+    return [word for word in _jieba()(text) if not word.isspace()]
+
+
+@cache
+def _jieba() -> Callable[[str], Iterable[str]]:
+    try:
+        jieba = require("jieba", "zh", "lang='zh', Chinese words by dictionary as in NeMo Curator,")
+    except MissingDependencyError as error:
+        raise MissingDependencyError(f"{error}, or write lang='zho', which takes each ideograph for a word") from error
+    tokenizer = jieba.Tokenizer()
+    # What `initialize` does, without its cache: a file in the temporary directory that anyone might have put there.
+    tokenizer.FREQ, tokenizer.total = tokenizer.gen_pfdict(tokenizer.get_dict_file())
+    tokenizer.initialized = True
+    cut: Callable[[str], Iterable[str]] = tokenizer.cut
+    return cut
+
+
+def check_dictionary(lang: str) -> None:
+    """Raise if the words of a language need a dictionary that is not installed."""
+    if lang == DICTIONARY_LANGUAGE:
+        _jieba()
