@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from gristmill.core.arrow.table_conversion import (
     EXACT_FLOAT_LIMIT,
     JSON,
+    MIXED,
     conform_to_schema,
     is_json,
     json_text,
@@ -113,12 +114,14 @@ KINDS: list[tuple[list[Any], pa.DataType]] = [
     ([{"a": 1}], JSON),
     ([[1, 2]], JSON),
     ([(1, 2)], JSON),
-    ([1, "a"], JSON),
-    ([1, True], JSON),
-    ([b"raw", "text"], JSON),
-    ([date(2024, 1, 2), datetime(2024, 1, 2)], JSON),
-    ([2**60, 0.5], JSON),
-    ([2**64], JSON),
+    ([1, "a"], MIXED),
+    ([1, True], MIXED),
+    ([b"raw", "text"], MIXED),
+    ([date(2024, 1, 2), datetime(2024, 1, 2)], MIXED),
+    ([2**60, 0.5], MIXED),
+    ([2**64], MIXED),
+    ([{"a": 1}, [2]], JSON),
+    ([{"a": 1}, 2], MIXED),
 ]
 
 

@@ -11,11 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gristmill.core.arrow.table_conversion import JSON, POSITION, rows_to_table
+from gristmill.core.arrow.table_conversion import JSON, MIXED, POSITION, rows_to_table
 from gristmill.core.errors import ColumnError
 from gristmill.core.task import Lineage
 from gristmill.io.write.commit import joint_schema
 from gristmill.io.write.jsonl_format import JsonlFormat, encode_lines, equal_blocks
+from gristmill.io.write.output_schema import AS_JSON
 from gristmill.io.write.parquet_format import ParquetFormat, row_bytes, row_groups
 from gristmill.samples.batch import DocumentBatch
 from tests.io.fragment_writing import PARTITION, ROWS, Writer, batches, gathered, tree
@@ -140,7 +141,7 @@ def test_text_is_kept_to_the_byte_when_lines_are_built_anew(tmp_path):
 
 def test_wide_integers_beside_floats_become_json(tmp_path):
     fragments = Writer(tmp_path).fragments([{"a": 2**60, "b": 2**60}, {"a": 0.5, "b": 1}], [1])
-    assert joint_schema(fragments) == pa.schema([("a", JSON), ("b", pa.int64())])
+    assert joint_schema(fragments) == pa.schema([("a", MIXED), ("b", pa.int64())])
 
 
 # -- bytes ---------------------------------------------------------------------------------------------------
@@ -232,7 +233,7 @@ def test_bytes_of_rows():
 
 def test_parquet_row_groups_and_json_type(tmp_path):
     rows = [{"id": i, "meta": {"n": i}} for i in range(250)]
-    form = ParquetFormat(row_group_size=100)
+    form = ParquetFormat(row_group_size=100, nested=AS_JSON)
     written = Writer(tmp_path, form).run(rows, [7, 130])
     file = pq.ParquetFile(written.data[0])
     assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [100, 100, 50]

@@ -61,7 +61,9 @@ WRITERS = [
     lambda path: JsonlWriter(path, compression="gzip"),
     lambda path: JsonlWriter(path, write_kwargs={"sort_keys": True}),
     lambda path: JsonlWriter(path, fields=["b", "z", "a"]),
+    lambda path: JsonlWriter(path, one_schema=True),
     ParquetWriter,
+    lambda path: ParquetWriter(path, nested="json"),
     lambda path: ParquetWriter(path, target_file_size=700, write_kwargs={"row_group_size": 3}),
 ]
 
@@ -118,7 +120,7 @@ def test_nested_objects_big_integers_and_key_order_survive(tmp_path):
 
 def test_parquet_round_trip(tmp_path):
     rows = [{"id": 1, "meta": {"z": 1, "a": [2**70]}, "mix": 1}, {"id": 2, "meta": None, "mix": "x"}]
-    path = write(ParquetWriter(tmp_path), rows, [1]).data[0]
+    path = write(ParquetWriter(tmp_path, nested="json"), rows, [1]).data[0]
     assert table_to_rows(pq.read_table(path)) == rows
 
 
@@ -151,6 +153,8 @@ def test_arguments_are_kept_and_nothing_happens_yet(tmp_path):
         "target_file_size": "1MB",
         "compression": "snappy",
         "storage_options": {"k": 1},
+        "schema": None,
+        "nested": "structs",
     }
     decompose([writer])
     assert list(tmp_path.iterdir()) == []

@@ -44,10 +44,10 @@ class Result(Sequence["Task[Any]"]):
     def __iter__(self) -> Iterator[Task[Any]]:
         return map(self._load, self._refs)
 
-    @staticmethod
-    def _load(entry: tuple[Lineage, TaskRef]) -> Task[Any]:
+    def _load(self, entry: tuple[Lineage, TaskRef]) -> Task[Any]:
         lineage, ref = entry
-        return ref.load().named(lineage)
+        changed = self._run.changed_outputs.get(lineage.source) if self._run else None
+        return changed or ref.load().named(lineage)
 
     def summary(self) -> Summary:
         """Rows in, kept and dropped, seconds and rate for each stage."""

@@ -262,18 +262,16 @@ class CommitBranches(CommitStage):
     def records_directory(self) -> tuple[str, Mapping[str, Any]] | None:
         return next(iter(self.commits.values())).records_directory()
 
-    def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
-        everything = [output.written for output in outputs]
+    def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> Sequence[WrittenFiles] | None:
+        everything = list(outputs)
+        files_now: list[list[WrittenFile]] = [[] for _ in everything]
         for name, commit in self.commits.items():
-            own = (_files_of_branch(name, files) for files in everything)
-            commit.complete(
-                [
-                    WrittenFiles([file.path for file in files], rows=sum(file.rows for file in files), written=files)
-                    for files in own
-                    if files
-                ],
-                info,
-            )
+            own = [(number, _of_branch(name, output)) for number, output in enumerate(everything)]
+            present = [(number, output) for number, output in own if output.written]
+            given = [output for _, output in present]
+            for (number, _), output in zip(present, commit.complete(given, info) or given, strict=True):
+                files_now[number] += _with_branch(name, output)
+        return [output.with_written(tuple(files)) for output, files in zip(everything, files_now, strict=True)]
 
 
 def _with_branch(name: str, output: WrittenFiles) -> list[WrittenFile]:
@@ -285,6 +283,13 @@ def _with_branch(name: str, output: WrittenFiles) -> list[WrittenFile]:
         else replace(file, branch=name, rows=0 if number else output.rows)
         for number, file in enumerate(output.written)
     ]
+
+
+def _of_branch(name: str, output: WrittenFiles) -> WrittenFiles:
+    """What a source has written on a branch, as its commit knows it."""
+    files = _files_of_branch(name, output.written)
+    part = WrittenFiles([file.path for file in files], rows=sum(file.rows for file in files), written=files)
+    return part.named(output.lineage)
 
 
 def _files_of_branch(name: str, files: Sequence[WrittenFile]) -> tuple[WrittenFile, ...]:

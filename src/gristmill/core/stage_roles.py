@@ -141,8 +141,10 @@ class CommitRole(OutputRole):
         """A directory for temporary files of this run. A later run removes it if this one is killed."""
         return None
 
-    def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
-        """The segment that ends with this stage has succeeded; `outputs` is all that it has committed."""
+    def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> Sequence[WrittenFiles] | None:
+        """The segment that ends with this stage has succeeded; `outputs` is all that it has committed. Returns them as
+        they are now, in the same order, if this has changed files; else they or None."""
+        return None
 
     def segments_to_repeat(self) -> int:
         """After `complete`: how many segments, up to this one, run again before the next. For work in rounds whose

@@ -182,6 +182,10 @@ class WrittenFile:
     """The branch of a `Route` whose writer wrote it."""
     rows: int = 0
     """On a branch: the number of the source's rows in it, given with its first file only."""
+    columns: str = ""
+    """The columns of the source, if all files of the output have the same ones (`io/write/output_schema.py`)."""
+    layout: str = ""
+    """The columns of the file."""
 
 
 def upgraded_file_entry(noted: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,6 +204,12 @@ class WrittenFiles(FileGroupTask):
 
     rows: int = field(default=0, kw_only=True)
     written: tuple[WrittenFile, ...] = field(default=(), kw_only=True, repr=False)
+
+    def with_written(self, written: tuple[WrittenFile, ...]) -> Self:
+        """The same rows in other files."""
+        other = self.named(self.lineage)
+        other.data, other.written = [file.path for file in written], written
+        return other
 
     @property
     def num_items(self) -> int:

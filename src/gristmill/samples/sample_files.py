@@ -29,7 +29,7 @@ import orjson
 import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
-from gristmill.core.arrow.table_conversion import JSON, POSITION, to_array
+from gristmill.core.arrow.table_conversion import MIXED, POSITION, to_array
 from gristmill.samples.batch import SampleBatch
 
 SOURCE, EXTENSION = "source", "extension"
@@ -108,7 +108,7 @@ def samples_to_table(
             kind.encoded_column: make_array([row[_ENCODED] for row in rows], pa.large_binary()),
             EXTENSION: texts[EXTENSION],
             CAPTION: texts[CAPTION],
-            METADATA: pa.ExtensionArray.from_storage(JSON, texts[METADATA]),
+            METADATA: pa.ExtensionArray.from_storage(MIXED, texts[METADATA].cast(MIXED.storage_type)),
             LABEL: to_array([row[LABEL] for row in rows]),
             SIDECARS: sidecar_column([row[SIDECARS] for row in rows]),
             POSITION: make_array([sample.position for sample in samples], pa.int64()),

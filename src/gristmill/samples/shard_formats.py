@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
-from gristmill.core.arrow.table_conversion import JSON, json_text, parse_json
+from gristmill.core.arrow.column_conversion import conform_columns
+from gristmill.core.arrow.table_conversion import is_json, json_text, parse_json
 from gristmill.core.errors import ColumnError
 from gristmill.io.formats.tar import END_OF_ARCHIVE, member_header, member_padding
 from gristmill.io.storage.output_directory import OutputDirectory
@@ -150,6 +151,8 @@ class ShardIndex:
         import pyarrow.parquet as pq
 
         table = pa.concat_tables(self._tables)
+        plain = [field.with_type(pa.string() if is_json(field.type) else field.type) for field in table.schema]
+        table = conform_columns(table, pa.schema(plain))
         keys, offsets, sizes = zip(*self._samples, strict=True)
         for name, values, kind in (
             (KEY, keys, pa.string()), (OFFSET, offsets, pa.int64()), (SIZE, sizes, pa.int64()),
@@ -195,7 +198,7 @@ def sample_rows(table: pa.Table, kind: type[SampleBatch]) -> Iterator[dict[str, 
     """Rows, one at a time, with the columns that become files."""
     columns = (kind.id_column, kind.encoded_column, EXTENSION, CAPTION, METADATA, LABEL, SIDECARS)
     wanted = [name for name in columns if name in table.column_names]
-    mixed = LABEL in wanted and table.schema.field(LABEL).type == JSON
+    mixed = LABEL in wanted and is_json(table.schema.field(LABEL).type)
     for index in range(table.num_rows):
         row = {name: table.column(name)[index].as_py() for name in wanted}
         if mixed and row[LABEL] is not None:  # the column has numbers and names

@@ -24,6 +24,7 @@ from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import EmptyTask, FileGroupTask
 from gristmill.io.formats import format_detection
 from gristmill.io.formats.arrow import peek_arrow, read_arrow
+from gristmill.io.formats.declared_schema import Schema, SetColumnTypes
 from gristmill.io.formats.jsonl import peek_jsonl, read_jsonl
 from gristmill.io.formats.line_blocks import MAX_LINE_BYTES
 from gristmill.io.formats.parquet import peek_parquet, read_parquet
@@ -176,6 +177,8 @@ class FileReader(CompositeStage[EmptyTask, DocumentBatch]):
     storage_options: Mapping[str, Any] | None = None
     on_bad_record: str = QUARANTINE
     limit: int | None = None
+    schema: Schema | None = None
+    """Types of columns, as in `{"id": "string"}`; rows that do not fit go to quarantine."""
 
     reader: ClassVar[type[ReaderStage]]
     extensions: ClassVar[Sequence[str]]
@@ -187,7 +190,8 @@ class FileReader(CompositeStage[EmptyTask, DocumentBatch]):
         self.decompose()  # so that a wrong parameter is an error now, not in the run
 
     def decompose(self) -> Sequence[ProcessingStage[Any, Any]]:
-        return [self.lister(), self.reading_stage()]
+        types = [] if self.schema is None else [SetColumnTypes(self.schema)]
+        return [self.lister(), self.reading_stage(), *types]
 
     def lister(self) -> FilePartitioningStage:
         return FilePartitioningStage(

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import WrittenFiles
+from gristmill.io.formats.declared_schema import Schema, SetColumnTypes
 from gristmill.io.storage.file_input import parse_size
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write import jsonl_format, parquet_format
 from gristmill.io.write.commit import WRITE_MODES, CommitFiles, OutputFormat, WriteFragments
+from gristmill.io.write.output_schema import AS_JSON, STRUCTS
 from gristmill.samples.batch import DocumentBatch
 from gristmill.text.argument_checks import check_choice, check_output_path
 
@@ -35,7 +37,9 @@ class _Writer(CompositeStage[DocumentBatch, WrittenFiles]):
         target_file_size: int | str | None = None,
         compression: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        schema: Schema | None = None,
     ) -> None:
+        self.schema = schema
         self.path, self.fields, self.write_kwargs, self.mode = path, fields, write_kwargs, mode
         self.target_file_size, self.compression, self.storage_options = target_file_size, compression, storage_options
         check_output_path(self.name, path)
@@ -43,11 +47,16 @@ class _Writer(CompositeStage[DocumentBatch, WrittenFiles]):
         if isinstance(fields, str):
             raise TypeError(f'{self.name}: fields must be a list of names, as in fields=["{fields}"]')
         self._format()  # so that a wrong option is an error now, not in the run
+        self._set_types()
 
     def decompose(self) -> list[ProcessingStage[Any, Any]]:
         fields = None if self.fields is None else list(self.fields)
         form, target = self._format(), OutputDirectory(self.path, self.storage_options)
-        return [WriteFragments(target, form, fields, self.mode), CommitFiles(target, form, fields, self.mode)]
+        write, commit = WriteFragments(target, form, fields, self.mode), CommitFiles(target, form, fields, self.mode)
+        return [*self._set_types(), write, commit]
+
+    def _set_types(self) -> list[ProcessingStage[Any, Any]]:
+        return [] if self.schema is None else [SetColumnTypes(self.schema)]
 
     def _format(self) -> OutputFormat:
         raise NotImplementedError
@@ -71,7 +80,28 @@ class JsonlWriter(_Writer):
     `mode` is what to do with files that are in the directory already: "ignore" replaces those of the same name,
     "overwrite" deletes all JSON lines files in it, "append" keeps them and chooses new names, "error" raises an error.
     `compression` is "gzip", "zstd" or None. `target_file_size` is the size before compression.
+
+    `schema` sets the types of columns, as in `{"id": "string", "tags": ["string"]}`. Values of other types are
+    converted; rows with one that cannot be converted without loss go to quarantine. With `one_schema`, all files have
+    the same columns, and those that are not in `schema` have one type each, found over the whole output.
     """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        fields: Sequence[str] | None = None,
+        write_kwargs: Mapping[str, Any] | None = None,
+        mode: str = "ignore",
+        target_file_size: int | str | None = None,
+        compression: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        schema: Schema | None = None,
+        one_schema: bool = False,
+    ) -> None:
+        self.one_schema = one_schema
+        super().__init__(
+            path, fields, write_kwargs, mode, target_file_size, compression, storage_options, schema=schema
+        )
 
     def _format(self) -> OutputFormat:
         options = self._options(["sort_keys", "compression_level"])
@@ -80,7 +110,9 @@ class JsonlWriter(_Writer):
             check_choice(self.name, "compression", self.compression, names)
         if "compression_level" in options and self.compression != "gzip":
             raise ValueError(f"{self.name}: compression_level needs compression='gzip'")
-        return jsonl_format.JsonlFormat(self.compression, target_file_size=self._size(), **options)
+        return jsonl_format.JsonlFormat(
+            self.compression, target_file_size=self._size(), one_schema=self.one_schema, **options
+        )
 
 
 class ParquetWriter(_Writer):
@@ -88,7 +120,29 @@ class ParquetWriter(_Writer):
 
     The other parameters are those of `JsonlWriter`; `write_kwargs` are those of `pyarrow.parquet.ParquetWriter`,
     and `row_group_size` is the largest number of rows in a row group.
+
+    All files have one schema. The type of a column that is not in `schema` is found over the whole output: integers
+    beside floats become floats, structs get the fields of all, and what has no other type in common becomes text.
+    Nested values of JSON become structs and lists; with `nested="json"` they stay JSON text, of type `arrow.json`.
     """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        fields: Sequence[str] | None = None,
+        write_kwargs: Mapping[str, Any] | None = None,
+        mode: str = "ignore",
+        target_file_size: int | str | None = None,
+        compression: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        schema: Schema | None = None,
+        nested: str = STRUCTS,
+    ) -> None:
+        self.nested = nested
+        check_choice(self.name, "nested", nested, (STRUCTS, AS_JSON))
+        super().__init__(
+            path, fields, write_kwargs, mode, target_file_size, compression, storage_options, schema=schema
+        )
 
     def _format(self) -> OutputFormat:
         options = self._options([*parquet_format.PARQUET_OPTIONS, "compression", "row_group_size"])
@@ -98,4 +152,4 @@ class ParquetWriter(_Writer):
         rows = options.pop("row_group_size", parquet_format.ROW_GROUP_ROWS)
         if not isinstance(rows, int) or rows < 1:
             raise ValueError(f"{self.name}: row_group_size is {rows!r}, must be a whole number, 1 or more")
-        return parquet_format.ParquetFormat(codec, rows, self._size(), options)
+        return parquet_format.ParquetFormat(codec, rows, self._size(), options, self.nested)

@@ -3,6 +3,7 @@
 JSON has no schema: a field may be absent, change its type or be nested. One rule keeps such data lossless and
 independent of how a file was cut into blocks: scalars of one type become a native Arrow column; nested values and
 mixed types are kept as JSON text of type `arrow.json`. `unify_schemas` applies the rule to tables read separately.
+What a writer makes of JSON text is in `settled_types.py`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,12 @@ VERDICT = "__verdict__"
 names begin with it hold details of the verdict, shown with rejected rows."""
 
 JSON: pa.DataType = pa.json_(pa.string())
+"""The type of nested values: objects and lists, as JSON text."""
+
+MIXED: pa.DataType = pa.json_(pa.large_string())
+"""The type of a column with values of several types, not all of them nested: JSON text too. It differs from `JSON` by
+its storage, so that a writer can tell the two apart when the rows that made a column mixed have been dropped."""
+
 MAX_DEPTH = 350
 """How deeply a value may be nested; Python's JSON encoder would overflow the stack beyond it."""
 
@@ -65,12 +72,13 @@ def to_array(values: Sequence[Any]) -> pa.Array:
     """A native column when all values are scalars of one type, else JSON text."""
     kinds = set(map(type, values)) - {type(None)}
     mixed = len(kinds) > 1 and not kinds.isdisjoint(_UNMIXED)
-    if not mixed and not any(issubclass(kind, _NESTED) for kind in kinds):
+    nested = [issubclass(kind, _NESTED) for kind in kinds]
+    if not mixed and not any(nested):
         try:
             return _scalars(values, kinds)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):
             pass
-    return json_array(values)
+    return json_array(values, JSON if all(nested) else MIXED)
 
 
 def _scalars(values: Sequence[Any], kinds: set[type]) -> pa.Array:
@@ -81,12 +89,12 @@ def _scalars(values: Sequence[Any], kinds: set[type]) -> pa.Array:
     return pa.array(values)
 
 
-def json_array(values: Iterable[Any]) -> pa.Array:
-    texts = [None if value is None else json_text(value) for value in map(_whole, values)]
-    return pa.ExtensionArray.from_storage(JSON, make_array(texts, pa.string()))
+def json_array(values: Iterable[Any], kind: pa.DataType = JSON) -> pa.Array:
+    texts = [None if value is None else json_text(value) for value in map(whole_number, values)]
+    return pa.ExtensionArray.from_storage(kind, make_array(texts, pa.string()).cast(kind.storage_type))
 
 
-def _whole(value: Any) -> Any:
+def whole_number(value: Any) -> Any:
     """1.0 as 1: integers of a block may have become floats before the column turned out to be mixed."""
     if not isinstance(value, float) or not math.isfinite(value):
         return None if isinstance(value, float) else value
@@ -175,11 +183,12 @@ def unify_schemas(schemas: Sequence[pa.Schema]) -> pa.Schema:
     for schema in schemas:
         for field in schema:
             seen = merged.get(field.name)
-            merged[field.name] = field.type if seen is None else _common_type(seen, field.type)
+            merged[field.name] = field.type if seen is None else common_type(seen, field.type)
     return pa.schema(list(merged.items()))
 
 
-def _common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    """The type of a column that has one of these here and the other there: JSON text unless one holds both."""
     if left == right or pa.types.is_null(right):
         return left
     if pa.types.is_null(left):
@@ -190,7 +199,8 @@ def _common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     if all(numbers) and pa.uint64() not in (left, right):
         both_int = pa.types.is_integer(left) and pa.types.is_integer(right)
         return pa.int64() if both_int else pa.float64()
-    return JSON
+    nested = [kind == JSON or pa.types.is_nested(kind) for kind in (left, right)]
+    return JSON if all(nested) else MIXED
 
 
 def conform_to_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -200,14 +210,17 @@ def conform_to_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
     columns = []
     for field in schema:
         if field.name not in table.column_names:
-            columns.append(pa.nulls(table.num_rows, _storage(field.type)).cast(field.type))
+            columns.append(nulls(table.num_rows, field.type))
         else:
             columns.append(_convert(table.column(field.name), field.type))
     return pa.table(columns, schema=schema)
 
 
-def _storage(kind: pa.DataType) -> pa.DataType:
-    return pa.string() if is_json(kind) else kind
+def nulls(count: int, kind: pa.DataType) -> pa.Array:
+    """An array of nulls, also of an extension type."""
+    if not isinstance(kind, pa.BaseExtensionType):
+        return pa.nulls(count, kind)
+    return pa.ExtensionArray.from_storage(kind, pa.nulls(count, kind.storage_type))
 
 
 def _convert(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
@@ -218,7 +231,7 @@ def _convert(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     if is_json(column.type):
         chunks = [chunk.storage.cast(kind.storage_type) for chunk in column.chunks]
         return pa.chunked_array([pa.ExtensionArray.from_storage(kind, chunk) for chunk in chunks], type=kind)
-    return pa.chunked_array([json_array(column_values(column))], type=kind)
+    return pa.chunked_array([json_array(column_values(column), kind)], type=kind)
 
 
 def wide_integer_columns(table: pa.Table) -> frozenset[str]:

@@ -20,7 +20,7 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,6 +123,10 @@ class Run:
         self._flushes = 0
         self._open: dict[str, _OpenSource] = {}
         self._ready: list[LedgerEntry] = []
+        self.changed_outputs: dict[str, WrittenFiles] = {}
+        """Outputs, by source, of which the last step of the run has changed files."""
+        self._finished: dict[str, LedgerEntry] = {}
+        """The sources of the current segment that this attempt has finished."""
         self._aside: list[QuarantinedRecord] = []
         self._aside_of: Counter[str] = Counter()
         self._fallback: RecordStore | None = None
@@ -246,6 +250,7 @@ class Run:
     def to_do(self, sources: Iterator[Sequence[Task[Any]]], plan: Plan) -> Iterator[Sequence[Task[Any]]]:
         """The sources that are not done yet. Files written earlier for a source that is redone are removed first."""
         self.kept_outputs, self._segment, self._listed = [], self._segments[plan.number], set()
+        self._finished = {}
         for tasks in sources:
             if not tasks or not plan.durable:
                 yield tasks
@@ -308,8 +313,24 @@ class Run:
         rejected = tuple(opened.rejected) if self._keeps_rejected else None
         done = (source, opened.fingerprint, self._segment, opened.files, opened.rows, written)
         scores = tuple(opened.scores) if self._keeps_scores else None
-        self._ready.append(LedgerEntry(*done, self._attempt, aside, rejected, opened.read, scores))
+        entry = self._finished[source] = LedgerEntry(*done, self._attempt, aside, rejected, opened.read, scores)
+        self._ready.append(entry)
         self._flush_in_time(len(self._ready))
+
+    def replace_outputs(self, outputs: Sequence[WrittenFiles] | None) -> None:
+        """Record the outputs of the last segment as they are after its last step, which may have changed files."""
+        if outputs is None:
+            return
+        before = [*self.kept_outputs, *self.outputs]
+        known = {**self.entries, **self._finished}
+        for old, new in zip(before, outputs, strict=True):
+            entry = known.get(new.lineage.source)
+            if new.written != old.written:
+                self.changed_outputs[new.lineage.source] = new
+                self._ready += [replace(entry, written=new.written)] if entry else []
+        kept = len(self.kept_outputs)
+        self.kept_outputs, self.outputs[:] = list(outputs[:kept]), outputs[kept:]
+        self.flush()
 
     # -- quarantine --------------------------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ def run_segments(
         yield task.lineage, LocalTaskRef(task)
     if segment.commit is not None:
         run.discard_removed_sources(segment)
-        segment.commit.complete([*run.kept_outputs, *outputs], info)
+        run.replace_outputs(segment.commit.complete([*run.kept_outputs, *outputs], info))
 
 
 def _outputs(job: Job, executor: Executor, run: Run, outputs: list[WrittenFiles]) -> Iterator[tuple[Lineage, TaskRef]]:

@@ -46,7 +46,7 @@ def with_texts(table: pa.Table, field: str, texts: pa.Array, changed: Numbers) -
     if is_json(column.type):
         values = [row[field] for row in table_to_rows(table.select([field]))]
         triples = zip(values, texts.to_pylist(), changed.tolist(), strict=True)
-        new: Any = json_array([text if given else value for value, text, given in triples])
+        new: Any = json_array([text if given else value for value, text, given in triples], column.type)
     else:
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         mask = from_numbers(changed)

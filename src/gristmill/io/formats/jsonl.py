@@ -162,7 +162,7 @@ def _may_be_rounded(table: pa.Table) -> bool:
         if pa.types.is_floating(column.type) and (pc.max(pc.abs(column)).as_py() or 0.0) >= 2.0**63:
             return True
         if is_json(column.type):
-            text = pa.chunked_array([chunk.storage for chunk in column.chunks], pa.string())
+            text = pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
             if pc.any(pc.match_substring_regex(text, r"[0-9]e\+?[0-9]")).as_py():
                 return True
     return False

@@ -13,12 +13,12 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pyarrow as pa
 
-from gristmill.core.arrow.table_conversion import JSON, POSITION, unify_schemas, wide_integer_columns
+from gristmill.core.arrow.table_conversion import MIXED, POSITION, unify_schemas
 from gristmill.core.batch import Batch, row_mask, unread_rows
 from gristmill.core.errors import ColumnError, InputError, cannot_write, did_you_mean, shorten
 from gristmill.core.fast_dataclass import fast_dataclass
@@ -27,6 +27,15 @@ from gristmill.core.stage_roles import CommitStage, WriterRole
 from gristmill.core.task import GatherTask, Task, WrittenFile, WrittenFiles, digest
 from gristmill.io.storage.output_directory import TEMPORARY_DIRECTORY, OutputDirectory, reserve_space
 from gristmill.io.write.manifest import MANIFEST, write_manifest
+from gristmill.io.write.output_schema import (
+    AS_READ,
+    OutputColumns,
+    columns_of,
+    conform_outputs,
+    encode_schema,
+    file_schema,
+    unite_columns,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -93,6 +102,16 @@ class OutputFormat(ABC):
         return None
 
     @property
+    def one_schema(self) -> bool:
+        """Whether all files of an output have the same columns, each of one type."""
+        return False
+
+    @property
+    def nested(self) -> str:
+        """With `one_schema`: what becomes of nested values, `STRUCTS`, `AS_JSON` or `AS_READ`."""
+        return AS_READ
+
+    @property
     def copies_lines(self) -> bool:
         """Whether JSON lines of the input can be copied as they are, without parsing them (`io/read/reread.py`)."""
         return False
@@ -107,6 +126,10 @@ class OutputFormat(ABC):
 
         The bytes must depend on the rows alone, not on how they are split into fragments.
         """
+
+    def rewrite(self, old: BinaryIO, own: pa.Schema, new: BinaryIO, schema: pa.Schema) -> None:
+        """With `one_schema`: write the rows of a file, which has the columns `own`, with the columns of `schema`."""
+        raise NotImplementedError
 
 
 class WriteFragments(ProcessingStage[Batch, Fragment], WriterRole):
@@ -154,14 +177,15 @@ class WriteFragments(ProcessingStage[Batch, Fragment], WriterRole):
                 else:
                     self.form.write_fragment(table, file)
             size, checksum = file.size, file.checksum
+        columns = columns_of(table, added, self.form.nested)
         return Fragment(
             path,
             rows=task.num_items,
             size=size,
             checksum=checksum,
-            schema=table.schema,
+            schema=columns.schema,
             added=added,
-            wide=wide_integer_columns(table),
+            wide=columns.wide,
             seen=tuple(name for name in rows.column_names if name != POSITION),
             dataset_name=task.dataset_name,
             metadata=dict(task.metadata),
@@ -207,8 +231,12 @@ class CommitFiles(CommitStage):
     def temporary_directory(self) -> tuple[str, Mapping[str, Any]]:
         return self.target.file(TEMPORARY_DIRECTORY, self.target.new_temporary_name()), self.target.storage_options
 
-    def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
-        write_manifest(self.target, outputs, info)
+    def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> Sequence[WrittenFiles] | None:
+        done = list(outputs)
+        if self.form.one_schema:
+            done = conform_outputs(self.target, self.form, self.fields, done)
+        write_manifest(self.target, done, info)
+        return done
 
     def process(self, task: GatherTask) -> WrittenFiles:
         everything: list[Any] = task.data
@@ -223,7 +251,7 @@ class CommitFiles(CommitStage):
                 if fragments:
                     self.form.join(fragments, self._schema(task.data), parts)
                 files = parts.move_into_place()
-            written = parts.written(files, fragments)
+            written = self._with_columns(parts.written(files, fragments), everything)
             temporary = [fragment.data for fragment in fragments]
             for path in [*parts.rewritten, *temporary]:
                 self.target.remove(path)
@@ -250,8 +278,20 @@ class CommitFiles(CommitStage):
             )
         return files
 
+    def _with_columns(self, files: tuple[WrittenFile, ...], fragments: Sequence[Any]) -> tuple[WrittenFile, ...]:
+        """The files with a record of their columns, if those of all sources are to be the same."""
+        if not self.form.one_schema or not files:
+            return files
+        columns, layout = self._columns(fragments).encoded(), encode_schema(self._schema(fragments))
+        return tuple(replace(file, columns=columns, layout=layout) for file in files)
+
+    def _columns(self, fragments: Sequence[Any]) -> OutputColumns:
+        parts = [OutputColumns(fragment.schema, fragment.added, fragment.wide) for fragment in fragments]
+        return unite_columns(parts, self.form.nested)
+
     def _schema(self, fragments: Sequence[Any]) -> pa.Schema:
-        schema = joint_schema(fragments)
+        one = self.form.one_schema
+        schema = file_schema(self._columns(fragments), None, self.form.nested) if one else joint_schema(fragments)
         if self.fields is None:
             return schema
         missing = [name for name in self.fields if name not in schema.names]
@@ -377,7 +417,7 @@ def joint_schema(fragments: Sequence[Fragment]) -> pa.Schema:
     wide = frozenset[str]().union(*(fragment.wide for fragment in fragments))
     return pa.schema(
         [
-            (f.name, JSON if f.name in wide and pa.types.is_floating(f.type) else f.type)
+            (f.name, MIXED if f.name in wide and pa.types.is_floating(f.type) else f.type)
             for f in unify_schemas(read + added)
         ]
     )

@@ -8,12 +8,16 @@
     nulls         written out, so that all lines of a file have the same keys
 
 Fragments are joined by copying bytes. Lines are rewritten only if their fragment lacks columns or has integers in a
-column of floats; even then the text of all other values is copied unchanged.
+column of floats; even then the text of all other values is copied unchanged. With `one_schema` this holds for whole
+files too (`output_schema.py`); nested values stay as they are.
 """
 
 from __future__ import annotations
 
+import io
 import re
+from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import orjson
@@ -22,7 +26,7 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.native_kernels import kernels
-from gristmill.core.arrow.table_conversion import as_plain_text, is_json, json_array
+from gristmill.core.arrow.table_conversion import as_plain_text, is_json, is_text, json_array
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.io.write.commit import Fragment, OutputFiles, OutputFormat
 
@@ -49,6 +53,7 @@ class JsonlFormat(OutputFormat):
     compression_level: int = 6
     sort_keys: bool = False
     target_file_size: int | None = None
+    one_schema: bool = False
     name: str = "jsonl"
     extensions: tuple[str, ...] = tuple(EXTENSION_BY_COMPRESSION.values())
 
@@ -65,8 +70,7 @@ class JsonlFormat(OutputFormat):
             file.write(lines)
 
     def join(self, fragments: Sequence[Fragment], schema: pa.Schema, parts: OutputFiles) -> None:
-        names = self._order(schema.names)
-        schema = pa.schema([schema.field(name) for name in names])
+        schema = self._ordered(schema)
         files = [self._fitting(fragment, schema, parts) for fragment in fragments]
         for spans in cut_into_files(files, self.target_file_size, parts.target):
             only_file = len(files) == 1 and spans == [(files[0][0], 0, files[0][1])]
@@ -78,13 +82,15 @@ class JsonlFormat(OutputFormat):
     def _order(self, names: Sequence[str]) -> list[str]:
         return sorted(names) if self.sort_keys else list(names)
 
+    def _ordered(self, schema: pa.Schema) -> pa.Schema:
+        return pa.schema([schema.field(name) for name in self._order(schema.names)])
+
     def _sorted(self, table: pa.Table) -> pa.Table:
         return table.select(self._order(table.column_names)) if self.sort_keys else table
 
     def _fitting(self, fragment: Fragment, schema: pa.Schema, parts: OutputFiles) -> tuple[str, int]:
         """The path and size of a file with the rows of the fragment in the columns of the schema."""
-        own = pa.schema([fragment.schema.field(name) for name in self._order(fragment.schema.names)])
-        edit = line_editor(own, schema)
+        edit = line_editor(self._ordered(fragment.schema), schema)
         if edit is None:
             return fragment.data, fragment.size
         path, created = parts.rewrite(fragment)
@@ -93,13 +99,31 @@ class JsonlFormat(OutputFormat):
                 new.write(edit(lines + old.readline()))
         return path, parts.target.size(path)
 
-    def _fill(self, file: BinaryIO, spans: Sequence[FileSpan], target: OutputDirectory) -> None:
+    def rewrite(self, old: BinaryIO, own: pa.Schema, new: BinaryIO, schema: pa.Schema) -> None:
+        edit = line_editor(self._ordered(own), self._ordered(schema)) or bytes
+        with self._unpacked(old) as lines:
+            self.pack(new, (edit(block + lines.readline()) for block in iter(partial(lines.read, EDIT_BYTES), b"")))
+
+    def _unpacked(self, file: BinaryIO) -> Any:
+        """A file of this format as it was before compression."""
+        import gzip
+
         if self.compression is None:
-            for span in spans:
-                for chunk in read_span(span, target):
-                    file.write(chunk)
+            return nullcontext(file)
+        if self.compression == "gzip":
+            return gzip.GzipFile(fileobj=file)
+        return io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd"))
+
+    def _fill(self, file: BinaryIO, spans: Sequence[FileSpan], target: OutputDirectory) -> None:
+        self.pack(file, (chunk for span in spans for chunk in read_span(span, target)))
+
+    def pack(self, file: BinaryIO, content: Iterable[bytes]) -> None:
+        """Write lines to a file, compressed as the format wants it."""
+        if self.compression is None:
+            for chunk in content:
+                file.write(chunk)
             return
-        chunks = equal_blocks(chunk for span in spans for chunk in read_span(span, target))
+        chunks = equal_blocks(content)
         if self.compression == "gzip":
             import gzip
 
@@ -190,7 +214,17 @@ def _change(old: pa.DataType, new: pa.DataType) -> Callable[[str], str] | None:
         return _as_float
     if pa.types.is_floating(old) and is_json(new):
         return _as_json
+    if is_text(new) and not is_text(old):
+        return _as_float_text if pa.types.is_floating(old) else _as_text
     return None
+
+
+def _as_text(cell: str) -> str:
+    return cell if cell == "null" or cell.startswith('"') else orjson.dumps(cell).decode()
+
+
+def _as_float_text(cell: str) -> str:
+    return _as_text(_as_json(cell))
 
 
 def _as_float(cell: str) -> str:

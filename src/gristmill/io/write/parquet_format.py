@@ -1,7 +1,8 @@
 """Parquet output: fragments are Arrow streams, and the commit writes their rows in row groups.
 
 Row groups, and files with a target size, end at rows determined by their content, never at the end of a fragment. A
-commit holds one row group and one fragment in memory. JSON columns get Parquet's JSON type.
+commit holds one row group and one fragment in memory. All files of an output have the same columns
+(`output_schema.py`).
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import pyarrow as pa
 
 from gristmill.core.arrow.array_building import literal, make_array
+from gristmill.core.arrow.column_conversion import conform_columns
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.core.arrow.table_conversion import conform_to_schema
+from gristmill.core.arrow.table_conversion import JSON, is_json
 from gristmill.core.errors import ColumnError
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.io.write.commit import Fragment, OutputFiles, OutputFormat
+from gristmill.io.write.output_schema import STRUCTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 
 ROW_GROUP_BYTES = 64 * 2**20
 ROW_GROUP_ROWS = 100_000
+_READ_BYTES = 4 * 2**20
 PARQUET_OPTIONS = (
     "allow_truncated_timestamps",
     "coerce_timestamps",
@@ -64,6 +68,8 @@ class ParquetFormat(OutputFormat):
     row_group_size: int = ROW_GROUP_ROWS
     target_file_size: int | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    nested: str = STRUCTS
+    one_schema: bool = True
     name: str = "parquet"
     extension: str = ".parquet"
     extensions: tuple[str, ...] = (".parquet",)
@@ -80,8 +86,7 @@ class ParquetFormat(OutputFormat):
             raise ColumnError("the rows have no columns, and a Parquet file needs at least one")
         schema = pa.schema([field.with_type(_plain(field.type)) for field in schema], schema.metadata)
         file_size = self.target_file_size
-        size = ROW_GROUP_BYTES if file_size is None else min(ROW_GROUP_BYTES, file_size)
-        groups = row_groups(fragment_tables(fragments, schema, parts.target), size, self.row_group_size)
+        groups = self._groups(fragment_tables(fragments, schema, parts.target))
         for first in groups:
             with (
                 parts.create() as file,
@@ -92,10 +97,38 @@ class ParquetFormat(OutputFormat):
                     if file_size is not None and file.tell() >= file_size:
                         break
 
+    def rewrite(self, old: BinaryIO, own: pa.Schema, new: BinaryIO, schema: pa.Schema) -> None:
+        import pyarrow.parquet as pq
+
+        schema = pa.schema([field.with_type(_plain(field.type)) for field in schema])
+        tables = (conform_columns(table, schema) for table in parquet_tables(old))
+        with pq.ParquetWriter(new, schema, compression=self.compression, **self.options) as writer:
+            for group in self._groups(tables):
+                writer.write_table(group, row_group_size=group.num_rows)
+
+    def _groups(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        file_size = self.target_file_size
+        size = ROW_GROUP_BYTES if file_size is None else min(ROW_GROUP_BYTES, file_size)
+        return row_groups(tables, size, self.row_group_size)
+
+
+def parquet_tables(file: BinaryIO) -> Iterator[pa.Table]:
+    """The rows of a Parquet file, in tables of a few megabytes."""
+    import pyarrow.parquet as pq
+
+    parquet = pq.ParquetFile(file, buffer_size=_READ_BYTES, pre_buffer=False)
+    for number in range(parquet.metadata.num_row_groups):
+        group = parquet.metadata.row_group(number)
+        rows = max(1, group.num_rows * _READ_BYTES // max(group.total_byte_size, 1))
+        for batch in parquet.iter_batches(batch_size=rows, row_groups=[number], use_threads=False):
+            yield pa.Table.from_batches([batch])
+
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type, with the default name for the items of a fixed-size list: other names are lost in a pickle, so that
-    files would depend on whether rows went through another process."""
+    """The type as it is written: `arrow.json` with one storage type, and the default name for the items of a fixed-size
+    list. Other names are lost in a pickle, so that files would depend on whether rows went through another process."""
+    if is_json(kind):
+        return JSON
     return pa.list_(kind.value_type, kind.list_size) if pa.types.is_fixed_size_list(kind) else kind
 
 
@@ -104,7 +137,7 @@ def fragment_tables(fragments: Iterable[Fragment], schema: pa.Schema, target: Ou
     for fragment in fragments:
         with target.open(fragment.data) as file, pa.ipc.open_stream(file, options=ONE_THREAD) as stream:
             for batch in stream:
-                yield conform_to_schema(pa.Table.from_batches([batch]), schema)
+                yield conform_columns(pa.Table.from_batches([batch]), schema)
 
 
 def row_groups(pieces: Iterable[pa.Table], most_bytes: int, most_rows: int) -> Iterator[pa.Table]:
