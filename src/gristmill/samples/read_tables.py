@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, TypeVar
 
+import orjson
 import pyarrow as pa
 
 from gristmill.core.arrow.array_building import as_one_array, literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.core.arrow.table_conversion import POSITION
+from gristmill.core.arrow.table_conversion import MIXED, POSITION, is_text
 from gristmill.core.errors import InputError
 from gristmill.core.stage import Columns
 from gristmill.core.task import FileGroupTask
@@ -22,7 +23,7 @@ from gristmill.io.formats.parquet import peek_parquet, read_parquet
 from gristmill.io.read.files_reader import QUARANTINE, FilesReader
 from gristmill.io.storage.file_input import BadRecord, FileInput
 from gristmill.samples.batch import S, SampleBatch, usual_extension
-from gristmill.samples.sample_files import CAPTION, EXTENSION, SOURCE
+from gristmill.samples.sample_files import CAPTION, EXTENSION, METADATA, SOURCE
 
 URL = "url"
 _ID_NAMES = ("id", "key", "__key__")
@@ -92,7 +93,10 @@ class TableReaderStage(FilesReader[Files, S]):
         rest = [name for name in names if name not in (*columns, POSITION)]
         if self.encoded_field != self.kind.encoded_column and self.encoded_field in rest:
             rest.remove(self.encoded_field)
-        return pa.table({**columns, **{name: table.column(name) for name in rest}, POSITION: positions})
+        others = {name: table.column(name) for name in rest}
+        if METADATA in others:
+            others[METADATA] = _json_column(others[METADATA])
+        return pa.table({**columns, **others, POSITION: positions})
 
     def _encoded(self, table: pa.Table) -> tuple[pa.Array, pa.Array | None]:
         """The encoded bytes, and the paths that structs of Hugging Face have beside them."""
@@ -144,3 +148,16 @@ class TableReaderStage(FilesReader[Files, S]):
     def _extension(self, value: Any) -> str | None:
         buffer = value.as_buffer()
         return None if buffer is None else usual_extension(self.kind, memoryview(buffer).cast("B"))
+
+
+def _json_column(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
+    """Metadata as the writer was given it: it writes JSON as text. Text that is no JSON objects stays text."""
+    if not is_text(column.type):
+        return column
+    try:
+        values = [orjson.loads(text) for text in column.to_pylist() if text is not None]
+    except orjson.JSONDecodeError:
+        return column
+    if not all(isinstance(value, dict | list) for value in values):
+        return column
+    return pa.ExtensionArray.from_storage(MIXED, as_one_array(column).cast(MIXED.storage_type))
