@@ -11,11 +11,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from gristmill import LocalExecutor, Pipeline, ProcessingStage
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.manifest import check_manifest
+from gristmill.text import JsonlReader, JsonlWriter
 from tests.conformance.failing_stages import Filter
 from tests.promises.test_no_silent_loss import clean, ids, numbers, pipeline, write_file
 from tests.promises.test_resume import contents
@@ -152,3 +154,38 @@ def test_without_a_run_directory_the_records_lie_beside_the_output(corpus: Path)
     (corpus / "fixed").touch()
     third = whole.run(LocalExecutor(0), max_errors=None)
     assert third.quarantined() == ids(corpus / "out" / "_run") == []
+
+
+def sacks(folder: Path, number: Any, factor: int = 1) -> Pipeline:
+    """Multiplies a number, which `number` reads from its text."""
+
+    class Weigh(ProcessingStage[Any, Any]):
+        def __init__(self, factor: int) -> None:
+            self.factor = factor
+
+        def process(self, task: Any) -> Any:
+            texts = task.data.column("text").to_pylist()
+            return task.with_column("kg", pa.array([number(text) * self.factor for text in texts]))
+
+    return Pipeline("sacks", stages=[JsonlReader(folder / "in"), Weigh(factor), JsonlWriter(folder / "out")])
+
+
+def test_a_replay_after_a_fix_of_code_does_again_only_the_files_of_quarantined_records(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name, text in (("good", "3"), ("bad", "1,5")):
+        (tmp_path / "in" / f"{name}.jsonl").write_text("".join(f'{{"text": "{text}"}}\n' for _ in range(2)))
+
+    def rows(number: Any, factor: int = 1, replay: bool = True) -> int:
+        return run(sacks(tmp_path, number, factor), tmp_path, replay).summary()["read_jsonl"].rows_out
+
+    def run(which: Pipeline, folder: Path, replay: bool) -> Any:
+        return which.run(LocalExecutor(0), run_dir=folder / "run", replay=replay, max_errors=None)
+
+    def fixed(text: str) -> float:
+        return float(text.replace(",", "."))
+
+    assert rows(float, replay=False) == 4
+    assert rows(fixed) == 2
+    assert rows(fixed, replay=False) == 0  # the replayed run is what a later attempt goes on with
+    assert rows(fixed, factor=2) == 4  # a parameter has changed, so all rows have
+    assert rows(lambda text: float(text.replace(",", ".")), factor=2, replay=False) == 4

@@ -306,13 +306,13 @@ def test_the_catalogue_is_what_the_packages_list() -> None:
     packages = (gristmill.text, gristmill.dedup, gristmill.image, gristmill.download)
     listed = [(package, name) for package in packages for name in package.__all__]
     classes = {name for package, name in listed if isinstance(getattr(package, name), type)}
-    parts = {"BadImage", "DedupIndex", "DeduplicationResult", "Header", "Keep", "RankingStrategy"}
+    parts = {"BadImage", "DedupIndex", "DeduplicationResult", "Header", "ImageObject", "Keep", "RankingStrategy"}
     parts |= {"DocumentFilter", "DocumentModifier", "ImageFilter", "Rule", "RuleFilter"} | {
         name for name in classes if name.endswith("Workflow")
     }
     made_of = {name for name in gristmill.download.__all__ if name in classes}  # what sources are made of is no stage
     parts |= {name for name in made_of if not issubclass(getattr(gristmill.download, name), ProcessingStage)}
-    core = {"CountRows", "Join", "Repartition", "Route", "Sample", "Shuffle", "Sort"}
+    core = {"CountRows", "FilePartitioningStage", "Join", "Repartition", "Route", "Sample", "Shuffle", "Sort"}
     assert names == core | classes - parts
     kinds = {name: entry.kind for name, entry in catalogue().items()}
     assert kinds["JsonlReader"] == "reader"

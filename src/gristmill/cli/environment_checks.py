@@ -26,6 +26,7 @@ OK, NOTE, OPTIONAL, MISSING, PROBLEM = "ok", "note", "optional", "missing", "pro
 
 FEATURES: Mapping[str, str] = {
     "text": "UnicodeReformatter",
+    "zh": "filters with lang='zh'",
     "lang": "language identification, fastText models",
     "tokenizers": "counting tokens, writing tokens",
     "s3": "s3:// paths",

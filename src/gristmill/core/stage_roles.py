@@ -164,6 +164,8 @@ class MergingStage(ProcessingStage[In, Out], GatherRole):
     Tasks of different sources meet only after an exchange such as `Repartition`.
     """
 
+    is_base: ClassVar[bool] = True
+
     merge_size: ClassVar[int | None] = None
     """How many tasks are merged at a time; None: all tasks of a source."""
 

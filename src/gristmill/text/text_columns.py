@@ -123,9 +123,12 @@ def _cached_texts(
 
 def batch_values(stage: ProcessingStage[Any, Any], batch: Batch, field: str) -> pa.Array:
     """What `value_column` gives for a batch, without rows that were dropped before."""
-    if field in stage._planned.not_text or (field in batch.get_columns() and not _is_planned(stage, field)):
-        return value_column(stage, batch.data, field)
-    return batch_texts(stage, batch, field)
+    table, rows = stored_rows(batch) if batch.num_items else (batch.data, None)
+    unplanned = not _is_planned(stage, field) and field in table.column_names and not is_text(table.column(field).type)
+    if not unplanned and field not in stage._planned.not_text:
+        return batch_texts(stage, batch, field)
+    values = value_column(stage, table, field)
+    return values if rows is None else values.filter(rows)
 
 
 def python_values(column: Texts) -> list[Any]:

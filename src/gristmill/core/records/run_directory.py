@@ -15,6 +15,7 @@ source is done again and yields the same files with the same bytes.
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import time
@@ -29,7 +30,7 @@ from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.records.quarantine import QuarantinedRecord
 from gristmill.core.records.record_store import RecordStore, to_json_line
 from gristmill.core.records.rejected_rows import RejectedFiles
-from gristmill.core.records.stage_identity import describe_plan, plan_differences
+from gristmill.core.records.stage_identity import describe_plan, plan_differences, without_code
 from gristmill.core.records.value_identity import identity_hash
 from gristmill.core.stage_roles import CommitRole, RunStateRole
 from gristmill.core.task import Lineage, WrittenFile, WrittenFiles, upgraded_file_entry
@@ -198,7 +199,23 @@ class Run:
         if self.before and self.before.get("whole"):  # that run started over, so older entries are obsolete
             last = self.before.get("attempt")
             self.entries = {source: entry for source, entry in self.entries.items() if entry.attempt == last}
+        if self.replay:
+            self._accept_changed_code(parts)
         return described
+
+    def _accept_changed_code(self, parts: Sequence[list[dict[str, Any]]]) -> None:
+        """A replay comes after a fix: sources that were done with other code, but the same settings, stay done. They
+        are entered anew with the present plan, so that later attempts take them as done too."""
+        before = iter((self.before or {}).get("stages", ()))
+        for part, identity in zip(parts, self._segments, strict=True):
+            earlier = list(itertools.islice(before, len(part)))
+            if earlier == part or without_code(earlier) != without_code(part):
+                continue
+            known = identity_hash(earlier)
+            done = (entry for entry in self.entries.values() if entry.plan == known)
+            accepted = {entry.source: replace(entry, plan=identity) for entry in done}
+            self.entries.update(accepted)
+            self._ready += accepted.values()
 
     def left_to_do(
         self, plan: Plan, sources_of: Callable[[Plan], Iterator[Sequence[Task[Any]]]]

@@ -36,6 +36,17 @@ def plan_differences(before: list[dict[str, Any]], after: list[dict[str, Any]]) 
     return differences
 
 
+def without_code(described: Any) -> Any:
+    """A description of a plan without what functions and classes do: what is left is how stages were set."""
+    if isinstance(described, list):
+        return [without_code(item) for item in described]
+    if not isinstance(described, dict):
+        return described
+    if described.get(KIND) in ("function", "type"):
+        return {KIND: described[KIND], "name": described["name"]}
+    return {name: without_code(value) for name, value in described.items() if name != "@code"}
+
+
 def _changes(path: str, old: Any, new: Any) -> list[str]:
     if isinstance(new, dict) and new.get(KIND) == INCOMPARABLE:
         advice = "Make it in setup(), or name it in the stage's not_identity if the output does not depend on it"

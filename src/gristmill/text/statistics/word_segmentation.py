@@ -15,6 +15,7 @@ about 0.5 MB/s. Without jieba they raise, so that a machine that lacks it does n
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterable
 from functools import cache
 
@@ -88,7 +89,9 @@ def dictionary_words(text: str) -> list[str]:
 @cache
 def _jieba() -> Callable[[str], Iterable[str]]:
     try:
-        jieba = require("jieba", "zh", "lang='zh', Chinese words by dictionary as in NeMo Curator,")
+        with warnings.catch_warnings():  # of the escapes in its patterns, each time Python compiles it
+            warnings.simplefilter("ignore")
+            jieba = require("jieba", "zh", "lang='zh', Chinese words by dictionary as in NeMo Curator,")
     except MissingDependencyError as error:
         raise MissingDependencyError(f"{error}, or write lang='zho', which takes each ideograph for a word") from error
     tokenizer = jieba.Tokenizer()
