@@ -13,10 +13,11 @@ from gristmill.core.lazy import lazy
 
 if TYPE_CHECKING:
     from gristmill.core.batch import Batch as Batch
+    from gristmill.core.branching.route import Route as Route
+    from gristmill.core.branching.tee import Tee as Tee
     from gristmill.core.function import processing_stage as processing_stage
     from gristmill.core.pipeline import Pipeline as Pipeline
     from gristmill.core.resources import Resources as Resources
-    from gristmill.core.route import Route as Route
     from gristmill.core.row_sampling import Sample as Sample
     from gristmill.core.stage import CompositeStage as CompositeStage
     from gristmill.core.stage import ProcessingStage as ProcessingStage

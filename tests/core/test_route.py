@@ -37,7 +37,11 @@ LANGUAGES = ["en", "de", "fr", None]
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("corpus")
+    return write_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+def write_corpus(folder: Path) -> Path:
+    """Five files with 400 rows in some languages."""
     draw = random.Random(3)
     for file in range(5):
         rows: list[dict[str, Any]] = []

@@ -312,7 +312,7 @@ def test_the_catalogue_is_what_the_packages_list() -> None:
     }
     made_of = {name for name in gristmill.download.__all__ if name in classes}  # what sources are made of is no stage
     parts |= {name for name in made_of if not issubclass(getattr(gristmill.download, name), ProcessingStage)}
-    core = {"CountRows", "FilePartitioningStage", "Join", "Repartition", "Route", "Sample", "Shuffle", "Sort"}
+    core = {"CountRows", "FilePartitioningStage", "Join", "Repartition", "Route", "Sample", "Shuffle", "Sort", "Tee"}
     assert names == core | classes - parts
     kinds = {name: entry.kind for name, entry in catalogue().items()}
     assert kinds["JsonlReader"] == "reader"
