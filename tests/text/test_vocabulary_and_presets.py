@@ -44,6 +44,7 @@ from gristmill.text.statistics.word_segmentation import split_words
 BLOCK = UrlBlocklistFilter(
     ["bad.com", "0.0.0.0 ads.net", "https://WWW.worse.org/x"], ["http://ok.com/page/"], ["casino"], ["xxx"]
 )
+SOFT = UrlBlocklistFilter(soft_words=["free", "cash", "now"])
 FLAGGED = FlaggedWordsFilter(["Darn", "heck"], max_ratio=0.3)
 BAD = C4BadWordsFilter(["darn", "Bad Phrase", "c++"])
 STOP = StopWordRatioFilter()
@@ -69,22 +70,25 @@ ROWS: list[tuple[DocumentFilter, str, Any, bool]] = [
     (LambdaFilter(str.isupper), "ABC", True, True),
     (LambdaFilter(str.isupper), "", False, False),
     (LambdaFilter(len), "é", 1.0, True),
-    (BLOCK, "", 0, True),
-    (BLOCK, "no url at all", 0, True),
-    (BLOCK, "http://bad.com", 1, False),
-    (BLOCK, "https://a.b.BAD.com:80/x?y", 1, False),
-    (BLOCK, "bad.com/x", 1, False),
-    (BLOCK, "http://notbad.com/bad.com", 0, True),
-    (BLOCK, "http://ads.net.example.org", 0, True),
-    (BLOCK, "http://www.ads.net/", 1, False),
-    (BLOCK, "http://worse.org", 1, False),
-    (BLOCK, "https://www.ok.com/page#top", 1, False),
-    (BLOCK, "https://ok.com/page2", 0, True),
-    (BLOCK, "http://x.org/best-Casino-online", 1, False),
-    (BLOCK, "http://x.org/casinos", 0, True),
-    (BLOCK, "http://fooxxxbar.org", 1, False),
-    (BLOCK, "http://[bad", 0, True),
-    (BLOCK, "http://пример.рф/é", 0, True),
+    (BLOCK, "", "", True),
+    (BLOCK, "no url at all", "", True),
+    (BLOCK, "http://bad.com", "domains", False),
+    (BLOCK, "https://a.b.BAD.com:80/x?y", "domains", False),
+    (BLOCK, "bad.com/x", "domains", False),
+    (BLOCK, "http://notbad.com/bad.com", "", True),
+    (BLOCK, "http://ads.net.example.org", "", True),
+    (BLOCK, "http://www.ads.net/", "domains", False),
+    (BLOCK, "http://worse.org", "domains", False),
+    (BLOCK, "https://www.ok.com/page#top", "urls", False),
+    (BLOCK, "https://ok.com/page2", "", True),
+    (BLOCK, "http://x.org/best-Casino-online", "words", False),
+    (BLOCK, "http://x.org/casinos", "", True),
+    (BLOCK, "http://fooxxxbar.org", "subwords", False),
+    (BLOCK, "http://x-x.xorg/", "subwords", False),
+    (SOFT, "http://x.org/free/free", "", True),
+    (SOFT, "http://x.org/Free_cash", "soft_words", False),
+    (BLOCK, "http://[bad", "", True),
+    (BLOCK, "http://пример.рф/é", "", True),
     (FLAGGED, "", 0.0, True),
     (FLAGGED, " !! ", 0.0, True),
     (FLAGGED, "Darn, what the HECK!", 0.5, False),
@@ -113,9 +117,23 @@ ROWS: list[tuple[DocumentFilter, str, Any, bool]] = [
     (C4, " \n", 0, False),
     (C4, LINE * 5, 5, True),
     (C4, LINE * 4, 4, False),
-    (C4, f"{LINE * 5}\nHome page\n{{", 0, False),
+    (C4, f"{LINE * 5}\nHome page\n{{", 5, True),
+    (C4, f"{LINE * 5}\nint main() {{ return 0; }}", 5, True),
+    (C4, f"{LINE * 5}\nThis is a {{ curly }} line.", -1, False),
+    (C4QualityFilter(0), f"{LINE * 5}\nThis is a {{ curly }} line.", -1, False),
+    (C4, f"{LINE * 5}\nA {{ in JavaScript code.", 5, True),
+    (C4QualityFilter(filter_javascript=False), f"{LINE * 5}\nA {{ in JavaScript code.", -1, False),
+    (C4, f"{LINE * 4}\nThere is no mark here", 4, False),
+    (C4QualityFilter(filter_no_terminal_punct=False), f"{LINE * 4}\nThere is no mark here\nor here", 5, True),
+    (C4, f"{LINE * 4}\n" + "x" * 1001 + " is long.", 4, False),
+    (C4QualityFilter(max_word_length=None), f"{LINE * 4}\n" + "x" * 1001 + " is long.", 5, True),
+    (C4, f"{LINE * 4}\nWe use cookies here.", 4, False),
+    (C4QualityFilter(filter_policy=False), f"{LINE * 4}\nWe use cookies here.", 5, True),
+    (C4QualityFilter(min_words_per_line=1), f"{LINE * 4}\nShort.", 5, True),
+    (C4QualityFilter(remove_citations=False), f"{LINE * 4}\nIt is known.[1]", 4, False),
+    (C4, f"{LINE * 4}\nIt is known.[1]", 5, True),
     (C4QualityFilter(filter_curly_bracket=False), f"{LINE * 5}\n{{", 5, True),
-    (C4, f"{LINE * 5} Lorem Ipsum.", 0, False),
+    (C4, f"{LINE * 5} Lorem Ipsum.", -1, False),
     (C4QualityFilter(1), "彼は とても よく眠った。そして起きた。", 2, True),
     (C4ParagraphFilter(), "", 0, False),
     (C4ParagraphFilter(), "\n".join(["é" * 200] * 3), 3, True),
@@ -196,7 +214,7 @@ def test_lists_come_from_files_too(tmp_path: Path) -> None:
         one = FlaggedWordsFilter(str(path))
         one.check()
         assert one.score_document("darn héck oh # comment") == 0.5
-        assert UrlBlocklistFilter(words=path).score_document("http://a.b/darn") == 1
+        assert UrlBlocklistFilter(words=path).score_document("http://a.b/darn") == "words"
     for make in (
         FlaggedWordsFilter,
         C4BadWordsFilter,

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from gristmill.text.filters.heuristics import WhiteSpaceFilter as WhiteSpaceFilter
     from gristmill.text.filters.heuristics import WordCountFilter as WordCountFilter
     from gristmill.text.filters.heuristics import WordsWithoutAlphabetsFilter as WordsWithoutAlphabetsFilter
-    from gristmill.text.filters.quality_presets import C4ParagraphFilter as C4ParagraphFilter
-    from gristmill.text.filters.quality_presets import C4QualityFilter as C4QualityFilter
+    from gristmill.text.filters.c4_quality import C4ParagraphFilter as C4ParagraphFilter
+    from gristmill.text.filters.c4_quality import C4QualityFilter as C4QualityFilter
     from gristmill.text.filters.quality_presets import FineWebQualityFilter as FineWebQualityFilter
     from gristmill.text.filters.quality_presets import GopherQualityFilter as GopherQualityFilter
     from gristmill.text.filters.quality_presets import GopherRepetitionFilter as GopherRepetitionFilter

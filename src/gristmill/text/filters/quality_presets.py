@@ -1,4 +1,4 @@
-"""The quality filters of C4, Gopher and FineWeb.
+"""The quality filters of Gopher and FineWeb.
 
 The score of the Gopher and FineWeb filters is the name of the first rule that a document breaks, or empty, so that a
 score column shows why a document was dropped. Words are those of `split_words`, also in languages that are written
@@ -8,7 +8,6 @@ white space only.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,16 +17,14 @@ from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.deciding_stage import Rule
 from gristmill.text.argument_checks import check_count, check_not_negative, check_ratio
-from gristmill.text.document_filter import BoundedFilter, safe_ratio
-from gristmill.text.modifiers.line_cleaners import LineCleaner
-from gristmill.text.rule_filter import Measures, NumberedRuleFilter, RuleFilter, StatisticRuleFilter
-from gristmill.text.statistics.reference import COMMON_WORDS, LOREM_IPSUM, MAX_NGRAM_WORDS
+from gristmill.text.document_filter import safe_ratio
+from gristmill.text.rule_filter import Measures, RuleFilter, StatisticRuleFilter
+from gristmill.text.statistics.reference import COMMON_WORDS, MAX_NGRAM_WORDS
 from gristmill.text.statistics.word_segmentation import split_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_SENTENCE = re.compile(r"[.!?…]+[\"'”’)\]]*(?=\s|$)|[。！？।؟]+")
 _STOP_CHARS = (".", "'", '"', "!", "?", "”", "’", "…", "。", "！", "？", "।", "؟")
 _TOP_N_GRAMS = {2: 0.2, 3: 0.18, 4: 0.16}
 _REPETITION_RULES = (
@@ -39,78 +36,6 @@ _REPETITION_RULES = (
 """Rules on repeated lines and paragraphs: the name, and the statistics of distinct ones and of all."""
 
 _DUP_N_GRAMS = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.1}
-
-
-class C4QualityFilter(NumberedRuleFilter):
-    """The number of sentences in the lines that C4 would keep; keeps documents with at least `min_num_sentences`.
-
-    It is 0 for documents with "lorem ipsum" or a curly bracket, which C4 drops. The lines are those that `LineCleaner`
-    keeps; use that in `Modify` to drop the others from the text. A sentence ends with . ! ? or the equivalent of
-    another script.
-    """
-
-    score_type = pa.int64()
-
-    def __init__(
-        self, min_num_sentences: int = 5, filter_curly_bracket: bool = True, filter_lorem_ipsum: bool = True
-    ) -> None:
-        check_count("C4QualityFilter", "min_num_sentences", min_num_sentences)
-        self.min_num_sentences, self.filter_curly_bracket = min_num_sentences, filter_curly_bracket
-        self.filter_lorem_ipsum = filter_lorem_ipsum
-        self._cleaner = LineCleaner()
-
-    def rules(self) -> Sequence[Rule]:
-        needs_sentences = self.min_num_sentences > 0  # 0 keeps the documents that have the score 0
-        return (
-            _no_more_than_none("curly_brackets", "filter_curly_bracket", self.filter_curly_bracket and needs_sentences),
-            _no_more_than_none("lorem_ipsum", "filter_lorem_ipsum", self.filter_lorem_ipsum and needs_sentences),
-            Rule("sentences", low=self.min_num_sentences, low_name="min_num_sentences", kind=pa.int64()),
-        )
-
-    def measure(self, text: str) -> Mapping[str, float]:
-        return {
-            "curly_brackets": text.count("{"),
-            "lorem_ipsum": text.lower().count(LOREM_IPSUM),
-            "sentences": sum(len(_SENTENCE.findall(line)) for line in self._cleaner.lines(text)),
-        }
-
-    def score_measures(self, measures: Measures) -> pa.Array:
-        score, none = measures["sentences"], literal(0, pa.int64())
-        for name, filters in (("curly_brackets", self.filter_curly_bracket), ("lorem_ipsum", self.filter_lorem_ipsum)):
-            if filters:
-                score = pc.if_else(pc.greater(measures[name], none), none, score)
-        return score
-
-    def bounds(self) -> tuple[float, None]:
-        return self.min_num_sentences, None
-
-
-def _no_more_than_none(name: str, parameter: str, is_on: bool) -> Rule:
-    """The rule that something does not occur, if a flag says so."""
-    return Rule(name, high=0 if is_on else None, high_name=parameter, kind=pa.int64())
-
-
-class C4ParagraphFilter(BoundedFilter):
-    """The number of long paragraphs, which are lines here; keeps documents with at least `min_paragraphs`.
-
-    A line is long when it has at least `min_paragraph_len` characters. This is a rule of multilingual C4.
-    """
-
-    score_type = pa.int64()
-
-    def __init__(self, min_paragraphs: int = 3, min_paragraph_len: int = 200, line_delimiter: str = "\n") -> None:
-        check_count("C4ParagraphFilter", "min_paragraphs", min_paragraphs)
-        check_count("C4ParagraphFilter", "min_paragraph_len", min_paragraph_len)
-        if not line_delimiter:
-            raise ValueError("C4ParagraphFilter: line_delimiter is empty: give the text that separates lines")
-        self.min_paragraphs, self.min_paragraph_len = min_paragraphs, min_paragraph_len
-        self.line_delimiter = line_delimiter
-
-    def score_document(self, text: str) -> int:
-        return sum(len(line) >= self.min_paragraph_len for line in text.split(self.line_delimiter) if line)
-
-    def bounds(self) -> tuple[float, None]:
-        return self.min_paragraphs, None
 
 
 class GopherQualityFilter(RuleFilter):
@@ -299,7 +224,7 @@ class FineWebQualityFilter(RuleFilter):
         line_punct_exclude_zero: bool = False,
         short_line_thr: float = 0.67,
         short_line_length: int = 30,
-        char_duplicates_ratio: float = 0.1,
+        char_duplicates_ratio: float = 0.01,
         new_line_ratio: float = 0.3,
         language: str | None = None,
     ) -> None:

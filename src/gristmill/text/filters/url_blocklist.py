@@ -6,28 +6,35 @@ with `co.uk` blocks a country.
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from gristmill.text.document_filter import BoundedFilter
+from gristmill.core.deciding_stage import Rule
+from gristmill.text.argument_checks import check_count
 from gristmill.text.filters.user_lists import EntriesOrFile, check_entries_file, read_entries
+from gristmill.text.rule_filter import RuleFilter
 
 _HOSTS_FILE_PREFIX = re.compile(r"^(?:0\.0\.0\.0|127\.0\.0\.1|::1?)\s+")  # as in the hosts files of ad blockers
+_WORD_BREAK = re.compile(r"[\W_]+")
 
 
-class UrlBlocklistFilter(BoundedFilter):
-    """1 if a URL is on a list, else 0; keeps 0. Give the column of URLs to `ScoreFilter` as `text_field`.
+class UrlBlocklistFilter(RuleFilter):
+    """The first list that a URL is on, or "" if none; keeps "". Give the column of URLs to `ScoreFilter` as `text_field`.
 
-    A URL is blocked when its host is one of `domains` or a subdomain of one, when it is one of `urls` (with or without
-    scheme, `www.` or slash at the end), when it contains one of `words` as a word, in any case, or when it contains one
-    of `subwords` anywhere. Each is a list, or a file with one entry per line; a list of domains may be a hosts file. An
-    empty text, or one that is not a URL, is not blocked.
+    In order: `domains` (the host or a domain that it is in), `urls` (with or without scheme, `www.` or slash at the end),
+    `words` (one of them is a word of the URL, in any case), `soft_words` (at least `soft_word_threshold` different ones
+    are) and `subwords` (one is within the letters and digits of the URL, whatever stands between these). Each is a list,
+    or a file with one entry per line; a list of domains may be a hosts file. An empty text, or one that is not a URL, is
+    not blocked.
     """
 
-    score_type = pa.int64()
     _not_pickled = ("_lists",)
 
     def __init__(
@@ -36,41 +43,84 @@ class UrlBlocklistFilter(BoundedFilter):
         urls: EntriesOrFile = (),
         words: EntriesOrFile = (),
         subwords: EntriesOrFile = (),
+        soft_words: EntriesOrFile = (),
+        soft_word_threshold: int = 2,
     ) -> None:
-        if not any((domains, urls, words, subwords)):
-            raise ValueError("UrlBlocklistFilter: there is nothing to block: give domains, urls, words or subwords")
+        if not any((domains, urls, words, subwords, soft_words)):
+            raise ValueError(
+                "UrlBlocklistFilter: there is nothing to block: give domains, urls, words, soft_words or subwords"
+            )
+        check_count("UrlBlocklistFilter", "soft_word_threshold", soft_word_threshold, least=1)
         self.domains, self.urls, self.words, self.subwords = domains, urls, words, subwords
+        self.soft_words, self.soft_word_threshold = soft_words, soft_word_threshold
 
     def check(self) -> None:
-        for entries in (self.domains, self.urls, self.words, self.subwords):
+        for entries in (self.domains, self.urls, self.words, self.soft_words, self.subwords):
             check_entries_file("UrlBlocklistFilter", entries)
 
     def setup(self) -> None:
         self._lists  # noqa: B018  (reads the files)
 
     @cached_property
-    def _lists(self) -> tuple[frozenset[str], frozenset[str], frozenset[str], tuple[str, ...]]:
-        read = [read_entries("UrlBlocklistFilter", one) for one in (self.domains, self.urls, self.words, self.subwords)]
-        domains = frozenset(_host(_HOSTS_FILE_PREFIX.sub("", entry)) for entry in read[0])
-        words, subwords = ([entry.lower() for entry in entries if entry] for entries in read[2:])
-        return domains - {""}, frozenset(map(_normalise_url, read[1])) - {""}, frozenset(words), tuple(subwords)
+    def _lists(self) -> _UrlLists:
+        def read(entries: EntriesOrFile) -> list[str]:
+            return read_entries("UrlBlocklistFilter", entries)
 
-    def score_document(self, text: str) -> int:
-        domains, urls, words, subwords = self._lists
+        return _UrlLists(
+            frozenset(_host(_HOSTS_FILE_PREFIX.sub("", entry)) for entry in read(self.domains)) - {""},
+            frozenset(map(_normalise_url, read(self.urls))) - {""},
+            frozenset(entry.lower() for entry in read(self.words)) - {""},
+            frozenset(entry.lower() for entry in read(self.soft_words)) - {""},
+            _any_of({_join(entry) for entry in read(self.subwords)} - {""}),
+        )
+
+    def rules(self) -> Sequence[Rule]:
+        def rule(name: str, entries: EntriesOrFile) -> Rule:
+            listed = entries if isinstance(entries, str | os.PathLike) else sorted(entries)
+            return Rule(name, high=0, high_name=name, measured_with=listed, kind=pa.int64())
+
+        soft = replace(rule("soft_words", self.soft_words), high=self.soft_word_threshold - 1)
+        return (
+            *(rule("domains", self.domains), rule("urls", self.urls), rule("words", self.words)),
+            replace(soft, high_name="soft_word_threshold"),
+            rule("subwords", self.subwords),
+        )
+
+    def measure(self, text: str) -> Mapping[str, int]:
+        lists = self._lists
         url = text.strip().lower()
-        if not url:
-            return 0
-        labels = _host(url).split(".")
-        if domains and any(".".join(labels[start:]) in domains for start in range(len(labels))):
-            return 1
-        if urls and _normalise_url(url) in urls:
-            return 1
-        if words and not words.isdisjoint(re.split(r"[\W_]+", url)):
-            return 1
-        return int(any(part in url for part in subwords))
+        words = _WORD_BREAK.split(url) if lists.words or lists.soft_words else ()
+        return {
+            "domains": int(_is_in_domain(url, lists.domains)),
+            "urls": int(bool(lists.urls) and _normalise_url(url) in lists.urls),
+            "words": len(lists.words.intersection(words)),
+            "soft_words": len(lists.soft_words.intersection(words)),
+            "subwords": int(lists.subwords is not None and lists.subwords.search(_join(url)) is not None),
+        }
 
-    def bounds(self) -> tuple[float, float]:
-        return 0, 0
+
+class _UrlLists(NamedTuple):
+    domains: frozenset[str]
+    urls: frozenset[str]
+    words: frozenset[str]
+    soft_words: frozenset[str]
+    subwords: re.Pattern[str] | None
+
+
+def _is_in_domain(url: str, domains: frozenset[str]) -> bool:
+    if not domains:
+        return False
+    labels = _host(url).split(".")
+    return any(".".join(labels[start:]) in domains for start in range(len(labels)))
+
+
+def _any_of(entries: set[str]) -> re.Pattern[str] | None:
+    return re.compile("|".join(map(re.escape, sorted(entries)))) if entries else None
+
+
+def _join(url: str) -> str:
+    """The letters and digits of a URL, without what stands between them."""
+    return _WORD_BREAK.sub("", url.lower())
 
 
 def _host(url: str) -> str:

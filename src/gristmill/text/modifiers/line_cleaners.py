@@ -7,24 +7,34 @@ from typing import TYPE_CHECKING
 
 from gristmill.text.argument_checks import check_count
 from gristmill.text.document_modifier import DocumentModifier
-from gristmill.text.statistics.reference import POLICY_PHRASES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-LINE_END_MARKS = '.!?"”…。！？।؟'
-"""What a line of prose ends with: the marks of C4, curly quotes, and the marks of other scripts."""
+LINE_END_MARKS = ".!?\"'。！？।؟"
+"""What a line of prose ends with: the marks of C4, and those of other scripts."""
 
+ELLIPSIS = "..."
 CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
+JAVASCRIPT = "javascript"
+C4_POLICY_PHRASES = (
+    "terms of use",
+    "privacy policy",
+    "cookie policy",
+    "uses cookies",
+    "use of cookies",
+    "use cookies",
+)
+"""The phrases by which C4 knows lines about policies, in lower case."""
 
 
 class LineCleaner(DocumentModifier):
     """Drops lines by the rules of C4, each of which can be turned off.
 
-    A line is dropped when it does not end with one of `end_marks` (or ends with an ellipsis of three dots), has fewer
-    than `min_words` words, has a word of more than `max_word_length` characters, or contains one of `substrings`, in
-    any case. Citation marks such as [1] and [citation needed] are removed first. "" or None turns a rule off. White
-    space at the ends of lines is removed.
+    A line is dropped when it has a word of more than `max_word_length` characters or fewer than `min_words` words, does
+    not end with one of `end_marks` (or ends with an ellipsis of three dots), or contains one of `substrings`, in any
+    case. Citation marks such as [1] and [citation needed] are removed. "" or None turns a rule off. White space at the
+    ends of lines is removed.
     """
 
     def __init__(
@@ -32,7 +42,7 @@ class LineCleaner(DocumentModifier):
         end_marks: str | None = LINE_END_MARKS,
         min_words: int = 3,
         max_word_length: int | None = 1000,
-        substrings: Sequence[str] = ("javascript", *POLICY_PHRASES),
+        substrings: Sequence[str] = (JAVASCRIPT, *C4_POLICY_PHRASES),
         remove_citations: bool = True,
     ) -> None:
         if isinstance(substrings, str):
@@ -44,28 +54,30 @@ class LineCleaner(DocumentModifier):
         self.substrings, self.remove_citations = substrings, remove_citations
 
     def modify_document(self, text: str) -> str:
-        return "\n".join(self.lines(text))
-
-    def lines(self, text: str) -> list[str]:
-        """The lines that are kept."""
-        if self.remove_citations and "[" in text:
-            text = CITATION.sub("", text)
         phrases = [phrase.lower() for phrase in self.substrings]
-        return [line for line in map(str.strip, text.split("\n")) if self._is_prose(line, phrases)]
+        return "\n".join(line for line in self.prose_lines(text) if not contains_any(line, phrases)).strip()
 
-    def _is_prose(self, line: str, phrases: Sequence[str]) -> bool:
-        if self.end_marks and (not line.endswith(tuple(self.end_marks)) or line.endswith("...")):
-            return False
-        words = line.split() if self.min_words or self.max_word_length else []
-        if len(words) < self.min_words:
-            return False
+    def prose_lines(self, text: str) -> Iterator[str]:
+        """The lines that are kept unless they contain one of `substrings`."""
+        marks = tuple(self.end_marks or "")
+        for line in map(str.strip, text.splitlines()):
+            words = line.split()
+            if len(words) < self.min_words or self._has_long_word(line, words):
+                continue
+            if self.remove_citations and "[" in line:
+                line = CITATION.sub("", line)
+            if not marks or (line.endswith(marks) and not line.endswith(ELLIPSIS)):
+                yield line
+
+    def _has_long_word(self, line: str, words: Sequence[str]) -> bool:
         longest = self.max_word_length
-        if longest is not None and len(line) > longest and any(len(word) > longest for word in words):
-            return False
-        if not phrases:
-            return True
-        lower = line.lower()
-        return not any(phrase in lower for phrase in phrases)
+        return longest is not None and len(line) > longest and any(len(word) > longest for word in words)
+
+
+def contains_any(line: str, phrases: Sequence[str]) -> bool:
+    """Whether a line contains one of some phrases, which are in lower case."""
+    lower = line.lower()
+    return any(phrase in lower for phrase in phrases)
 
 
 class ParagraphCleaner(DocumentModifier):
