@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from gristmill.text.document_filter import DocumentFilter as DocumentFilter
     from gristmill.text.document_ids import AddId as AddId
     from gristmill.text.document_modifier import DocumentModifier as DocumentModifier
+    from gristmill.text.filters.c4_quality import C4ParagraphFilter as C4ParagraphFilter
+    from gristmill.text.filters.c4_quality import C4QualityFilter as C4QualityFilter
     from gristmill.text.filters.character_histogram import HistogramFilter as HistogramFilter
     from gristmill.text.filters.fasttext_quality import FastTextQualityFilter as FastTextQualityFilter
     from gristmill.text.filters.heuristics import BoilerPlateStringFilter as BoilerPlateStringFilter
@@ -34,8 +36,6 @@ if TYPE_CHECKING:
     from gristmill.text.filters.heuristics import WhiteSpaceFilter as WhiteSpaceFilter
     from gristmill.text.filters.heuristics import WordCountFilter as WordCountFilter
     from gristmill.text.filters.heuristics import WordsWithoutAlphabetsFilter as WordsWithoutAlphabetsFilter
-    from gristmill.text.filters.c4_quality import C4ParagraphFilter as C4ParagraphFilter
-    from gristmill.text.filters.c4_quality import C4QualityFilter as C4QualityFilter
     from gristmill.text.filters.quality_presets import FineWebQualityFilter as FineWebQualityFilter
     from gristmill.text.filters.quality_presets import GopherQualityFilter as GopherQualityFilter
     from gristmill.text.filters.quality_presets import GopherRepetitionFilter as GopherRepetitionFilter

@@ -27,8 +27,8 @@ class C4QualityFilter(NumberedRuleFilter):
     """The number of sentences in the lines that C4 would keep; keeps documents with at least `min_num_sentences`.
 
     It is -1 for documents with "lorem ipsum" or a curly bracket in a line of prose, which C4 drops. Without
-    `filter_no_terminal_punct`, lines need not end with a punctuation mark. The lines are those that a `LineCleaner` with
-    the same rules keeps; use that in `Modify` to drop the others from the text. A sentence ends with . ! ? or the
+    `filter_no_terminal_punct`, lines need not end with a punctuation mark. The lines are those that a `LineCleaner`
+    with the same rules keeps; use that in `Modify` to drop the others from the text. A sentence ends with . ! ? or the
     equivalent of another script, or with its line.
     """
 

@@ -26,13 +26,13 @@ _WORD_BREAK = re.compile(r"[\W_]+")
 
 
 class UrlBlocklistFilter(RuleFilter):
-    """The first list that a URL is on, or "" if none; keeps "". Give the column of URLs to `ScoreFilter` as `text_field`.
+    """The first list that a URL is on, or "" if none; keeps "". Give `ScoreFilter` the column of URLs as `text_field`.
 
-    In order: `domains` (the host or a domain that it is in), `urls` (with or without scheme, `www.` or slash at the end),
-    `words` (one of them is a word of the URL, in any case), `soft_words` (at least `soft_word_threshold` different ones
-    are) and `subwords` (one is within the letters and digits of the URL, whatever stands between these). Each is a list,
-    or a file with one entry per line; a list of domains may be a hosts file. An empty text, or one that is not a URL, is
-    not blocked.
+    In order: `domains` (the host or a domain that it is in), `urls` (with or without scheme, `www.` or slash at the
+    end), `words` (one of them is a word of the URL, in any case), `soft_words` (`soft_word_threshold` of them are)
+    and `subwords` (one is within the letters and digits of the URL, whatever stands between these). Each is a
+    list, or a file with one entry per line; a list of domains may be a hosts file. An empty text, or one that is not a
+    URL, is not blocked.
     """
 
     _not_pickled = ("_lists",)

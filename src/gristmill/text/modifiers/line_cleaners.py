@@ -64,10 +64,9 @@ class LineCleaner(DocumentModifier):
             words = line.split()
             if len(words) < self.min_words or self._has_long_word(line, words):
                 continue
-            if self.remove_citations and "[" in line:
-                line = CITATION.sub("", line)
-            if not marks or (line.endswith(marks) and not line.endswith(ELLIPSIS)):
-                yield line
+            bare = CITATION.sub("", line) if self.remove_citations and "[" in line else line
+            if not marks or (bare.endswith(marks) and not bare.endswith(ELLIPSIS)):
+                yield bare
 
     def _has_long_word(self, line: str, words: Sequence[str]) -> bool:
         longest = self.max_word_length
