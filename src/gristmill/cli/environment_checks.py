@@ -39,6 +39,7 @@ FEATURES: Mapping[str, str] = {
     "wiki": "Wikipedia dumps",
     "pdf": "reading PDF",
     "image": "images",
+    "audio": "recordings, and the sound of videos",
     "onnx": "ONNX models",
     "torch": "PyTorch models",
     "nsfw": "the NSFW filter for images with its own weights",

@@ -1,0 +1,162 @@
+"""Read recordings: manifests, directories, archives and tables. Nothing is decoded.
+
+    ManifestReader   NeMo manifests, a JSON object per line
+
+Batches end where their recordings make `batch_seconds`, as far as manifests know durations, so that what is decoded of
+one fits into memory; without stages that decode, nothing depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.audio.batch import AUDIO_FILEPATH, DURATION, AudioBatch
+from gristmill.core.arrow.array_building import literal, make_array
+from gristmill.core.arrow.lazy_compute import pc
+from gristmill.core.arrow.table_conversion import POSITION, column_values, is_json, is_text
+from gristmill.core.errors import InputError
+from gristmill.core.stage import Columns, CompositeStage, ProcessingStage
+from gristmill.core.task import EmptyTask, FileGroupTask
+from gristmill.io.formats import format_detection
+from gristmill.io.formats.jsonl import peek_jsonl, read_jsonl
+from gristmill.io.formats.line_blocks import MAX_LINE_BYTES
+from gristmill.io.read.file_listing import Paths
+from gristmill.io.read.file_partitions import BY_LINES, FilePartitioningStage
+from gristmill.io.read.files_reader import QUARANTINE, FilesReader
+from gristmill.io.storage.file_input import BadRecord, FileInput
+
+BATCH_ROWS, BATCH_SECONDS = 4000, 3600.0
+MANIFEST_EXTENSIONS = format_detection.with_compressed_extensions((".jsonl", ".json"))
+
+
+class ManifestReaderStage(FilesReader[FileGroupTask, AudioBatch]):
+    """Reads the lines of NeMo manifests. Paths that are not absolute begin in the directory of their manifest."""
+
+    name = "read_manifest"
+    kind = AudioBatch
+    unit = "byte"
+
+    def __init__(
+        self,
+        fields: Sequence[str] | None = None,
+        blocksize: int | str | None = None,
+        on_bad_record: str = QUARANTINE,
+        task_batch_size: int = BATCH_ROWS,
+        batch_seconds: float = BATCH_SECONDS,
+    ) -> None:
+        super().__init__(fields=fields, blocksize=blocksize, on_bad_record=on_bad_record)
+        check_batch_size(self.name, task_batch_size, batch_seconds)
+        self.task_batch_size, self.batch_seconds = task_batch_size, batch_seconds
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return [], self.fields or [AUDIO_FILEPATH]
+
+    def schema(self, source: FileInput) -> pa.Schema | None:
+        schema = peek_jsonl(source, self.fields)
+        if schema is not None and AUDIO_FILEPATH not in schema.names:
+            raise InputError(
+                f"{source.path} is no manifest: its lines have no {AUDIO_FILEPATH!r}, only {', '.join(schema.names)}"
+            )
+        return schema
+
+    def tables(self, source: FileInput) -> Iterator[pa.Table]:
+        for table in read_jsonl(source, self.fields, MAX_LINE_BYTES):
+            yield from cut_table(self._with_paths(source, table), self.task_batch_size, self.batch_seconds)
+
+    def _with_paths(self, source: FileInput, table: pa.Table) -> pa.Table:
+        """The rows that name a recording, with absolute paths. The others are bad records."""
+        names = table.column_names
+        kind = table.schema.field(AUDIO_FILEPATH).type if AUDIO_FILEPATH in names else pa.null()
+        if is_json(kind) or not is_text(kind):
+            paths: list[str | None] = [None] * table.num_rows
+            if AUDIO_FILEPATH in names:
+                paths = [one if isinstance(one, str) else None for one in column_values(table.column(AUDIO_FILEPATH))]
+            at = names.index(AUDIO_FILEPATH) if AUDIO_FILEPATH in names else 0
+            place = table.set_column if AUDIO_FILEPATH in names else table.add_column
+            table = place(at, AUDIO_FILEPATH, make_array(paths, pa.string()))
+        column = table.column(AUDIO_FILEPATH)
+        named = pc.fill_null(pc.greater(pc.binary_length(column), literal(0, pa.int32())), literal(False, pa.bool_()))
+        if not pc.all(named).as_py():
+            for position in table.filter(pc.invert(named)).column(POSITION).to_pylist():
+                source.on_bad(BadRecord(position, f"a line of a manifest without {AUDIO_FILEPATH}"))
+            table = table.filter(named)
+        return with_absolute_paths(table, source.path)
+
+
+def with_absolute_paths(table: pa.Table, manifest: str) -> pa.Table:
+    """The rows with paths that do not depend on where they are read: relative ones begin beside the manifest."""
+    column = table.column(AUDIO_FILEPATH)
+    absolute = pc.match_substring_regex(column, r"^/|^[a-z0-9+]+:")
+    if pc.all(absolute).as_py() in (True, None):
+        return table
+    folder = manifest.rpartition("/")[0]
+    joined = pc.binary_join_element_wise(literal(folder, column.type), column, literal("/", column.type))
+    at = table.column_names.index(AUDIO_FILEPATH)
+    return table.set_column(at, AUDIO_FILEPATH, pc.if_else(absolute, column, joined))
+
+
+def cut_table(table: pa.Table, rows: int, seconds: float) -> Iterator[pa.Table]:
+    """The table in parts of at most `rows` rows, each cut where its recordings make `seconds`."""
+    if not table.num_rows:
+        yield table
+        return
+    starts = {*range(0, table.num_rows, rows)}
+    if DURATION in table.column_names:
+        column = table.column(DURATION)
+        if pa.types.is_floating(column.type) or pa.types.is_integer(column.type):
+            lengths = np.nan_to_num(column.cast(pa.float64(), safe=False).fill_null(0.0).to_numpy(), posinf=0, neginf=0)
+            hours = np.floor(np.cumsum(np.maximum(lengths, 0)) / seconds)
+            starts.update((np.flatnonzero(np.diff(hours)) + 1).tolist())
+    ordered = [*sorted(starts), table.num_rows]
+    for start, end in pairwise(ordered):
+        yield table.slice(start, end - start)
+
+
+def check_batch_size(stage: str, rows: Any, seconds: Any) -> None:
+    """For constructors of readers."""
+    if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
+        raise ValueError(f"stage {stage!r}: task_batch_size is {rows!r}, must be a whole number, 1 or more")
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
+        raise ValueError(f"stage {stage!r}: batch_seconds is {seconds!r}, must be a number of seconds above 0")
+
+
+@dataclass(eq=False, repr=False)
+class ManifestReader(CompositeStage[EmptyTask, AudioBatch]):
+    """Reads NeMo manifests: a JSON object per line, with the path of a recording in `audio_filepath`."""
+
+    _catalogue_kind = "reader"
+
+    manifest_path: Paths
+    files_per_partition: int | None = 1
+    blocksize: int | str | None = None
+    file_extensions: Sequence[str] | None = None
+    storage_options: Mapping[str, Any] | None = None
+    fields: Sequence[str] | None = None
+    on_bad_record: str = QUARANTINE
+    limit: int | None = None
+    task_batch_size: int = BATCH_ROWS
+    batch_seconds: float = BATCH_SECONDS
+
+    def __post_init__(self) -> None:
+        self.decompose()  # raises for wrong parameters
+
+    def decompose(self) -> Sequence[ProcessingStage[Any, Any]]:
+        listing = FilePartitioningStage(
+            self.manifest_path,
+            self.files_per_partition,
+            self.blocksize,
+            self.file_extensions or MANIFEST_EXTENSIONS,
+            self.storage_options,
+            self.limit,
+            split_by=BY_LINES,
+        )
+        reader = ManifestReaderStage(
+            self.fields, self.blocksize, self.on_bad_record, self.task_batch_size, self.batch_seconds
+        )
+        return [listing, reader]

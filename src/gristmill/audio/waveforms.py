@@ -1,0 +1,159 @@
+"""The waveforms of a batch: decoded once, for all stages of a worker.
+
+`WaveformStage` is the base of stages that look at sound. It says at which rate it wants to hear, and writes
+`process_waveforms(rows, waveforms)`: rows that could be decoded, each with its waveform, a float32 array of frames (or
+frames by channels with `mono = False`). Rows that cannot be decoded go to quarantine.
+
+A batch of manifest rows may stand for hours of sound. So such a stage passes it on in pieces, each with as much sound
+as fits into memory; the stages after it get the pieces, with what was decoded, and decode nothing again.
+
+Stages that only look at rows one after the other, such as filters, use `sounds`. It keeps what it decodes as long as
+that is less than `KEPT_BYTES` in a batch; the rest is decoded again if another stage asks.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from gristmill.audio.batch import AUDIO, AUDIO_FILEPATH, DURATION, OFFSET, WAVEFORM, AudioBatch, BadAudio
+from gristmill.audio.decode import Sound, converted, decode
+from gristmill.core.arrow.table_conversion import POSITION, table_to_rows
+from gristmill.core.batch import SOURCE_FILE
+from gristmill.core.errors import BadRecordError
+from gristmill.core.stage import Columns, ProcessingStage
+
+if TYPE_CHECKING:
+    from gristmill.audio.decode import Samples
+
+KEPT_BYTES = 192 * 2**20
+"""How much decoded sound stays with a batch."""
+
+PIECE_SECONDS = 900.0
+"""How much sound a `WaveformStage` is given at once, unless a single recording is longer."""
+
+
+def sources_of(batch: AudioBatch) -> list[tuple[Any, float | None, float | None]]:
+    """For each row what `decode` takes: bytes or a path (None if there is neither), offset and duration."""
+    names, rows = batch.get_columns(), batch.num_items
+    nothing: list[Any] = [None] * rows
+    table = batch.data
+    paths = table.column(AUDIO_FILEPATH).to_pylist() if AUDIO_FILEPATH in names else nothing
+    offsets = table.column(OFFSET).to_pylist() if OFFSET in names else nothing
+    durations = table.column(DURATION).to_pylist() if DURATION in names else nothing
+    encoded = nothing
+    if AUDIO in names:
+        buffers = (value.as_buffer() for chunk in table.column(AUDIO).chunks for value in chunk)
+        encoded = [None if buffer is None else memoryview(buffer).cast("B") for buffer in buffers]
+    given = zip(encoded, paths, offsets, durations, strict=True)
+    return [(path if data is None else data, offset, length) for data, path, offset, length in given]
+
+
+def decode_row(where: tuple[Any, Any, Any], rate: int | None = None, mono: bool = False) -> Sound | BadAudio:
+    """The sound of one row, from one of `sources_of`, or why there is none."""
+    source, offset, duration = where
+    if source is None or (isinstance(source, str) and not source):
+        return BadAudio(f"neither {AUDIO_FILEPATH} nor {AUDIO}: nothing to decode")
+    try:
+        return decode(source, _number(OFFSET, offset), _number(DURATION, duration), rate, mono)
+    except BadAudio as error:
+        return error
+    except MemoryError:
+        return BadAudio("a recording that does not fit into memory: cut it with SplitLongAudioStage first")
+
+
+def _number(name: str, value: Any) -> float | None:
+    if value is not None and not (isinstance(value, int | float) and np.isfinite(value)):
+        raise BadAudio(f"{name} is {value!r}, must be a number of seconds")
+    return value
+
+
+def sounds(batch: AudioBatch, rate: int | None = None, mono: bool = False) -> Iterator[Sound | BadAudio]:
+    """The sound of each row, in order, or why there is none: as it was recorded, or at a `rate`, or mixed to `mono`.
+
+    What is decoded stays with the batch. At another rate it is made of what the batch has, or decoded.
+    """
+    name = WAVEFORM if rate is None and not mono else f"{WAVEFORM}_{rate}_{'mono' if mono else 'all'}"
+    kept: list[Any] = batch.objects.setdefault(name, [None] * batch.num_items)
+    recorded = batch.objects.get(WAVEFORM, kept)
+    sources: list[Any] = []
+    free = KEPT_BYTES - sum(one.samples.nbytes for one in kept if isinstance(one, Sound))
+    for row in range(batch.num_items):
+        sound = kept[row]
+        if sound is None:
+            if recorded[row] is not None:
+                sound = changed(recorded[row], rate, mono)
+            else:
+                sources = sources or sources_of(batch)
+                sound = decode_row(sources[row], rate, mono)
+            size = sound.samples.nbytes if isinstance(sound, Sound) else 0
+            if size <= free:
+                kept[row] = sound
+                free -= size
+        yield sound
+
+
+def changed(sound: Sound | BadAudio, rate: int | None, mono: bool) -> Sound | BadAudio:
+    """A sound at another rate, mixed to one channel if `mono`."""
+    if isinstance(sound, BadAudio):
+        return sound
+    blocks = list(converted(iter([sound.samples]), sound.rate, rate, mono))
+    samples = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+    samples.flags.writeable = False
+    return Sound(samples, rate or sound.rate)
+
+
+def set_aside_row(batch: AudioBatch, row: int, error: BadAudio, stage: ProcessingStage[Any, Any] | None) -> None:
+    """Put a row into quarantine, with its file and the reason; without a stage, raise."""
+    values = table_to_rows(batch.data.slice(row, 1))[0]
+    position, file = values.pop(POSITION, None), batch.metadata.get(SOURCE_FILE)
+    values.pop(AUDIO, None)
+    name = values.get(AUDIO_FILEPATH) or values.get(batch.id_column)
+    reason = f"{name}: {error}" if name else str(error)
+    if stage is None:
+        raise BadRecordError(f"{file}: {reason}" if file else reason)
+    stage.set_aside(reason, row=values, file=file, position=position)
+
+
+class WaveformStage(ProcessingStage[AudioBatch, AudioBatch]):
+    """Base of the stages that look at waveforms. Write `process_waveforms`; set `rate` and `mono`."""
+
+    rate: ClassVar[int | None] = 16_000
+    """Samples per second of the waveforms; None: as they were recorded."""
+
+    mono: ClassVar[bool] = True
+
+    piece_seconds: ClassVar[float] = PIECE_SECONDS
+
+    def waveform_rate(self) -> int | None:
+        """`rate`, unless a parameter of the stage says otherwise."""
+        return self.rate
+
+    def inputs(self) -> tuple[list[str], Columns]:
+        return ["data"], []
+
+    @abstractmethod
+    def process_waveforms(self, rows: AudioBatch, waveforms: Sequence[Samples]) -> AudioBatch:
+        """The rows, each with its waveform, which is read-only. Gives rows with more columns, or other rows."""
+
+    def process(self, task: AudioBatch) -> Iterator[AudioBatch]:
+        start, seconds = 0, 0.0
+        decoded: list[Sound | BadAudio] = []
+        for row, sound in enumerate(sounds(task, self.waveform_rate(), self.mono)):
+            decoded.append(sound)
+            seconds += 0.0 if isinstance(sound, BadAudio) else sound.seconds
+            if seconds >= self.piece_seconds and row + 1 < task.num_items:
+                yield self._process_piece(task, start, decoded)
+                start, seconds, decoded = row + 1, 0.0, []
+        yield self._process_piece(task, start, decoded)
+
+    def _process_piece(self, task: AudioBatch, start: int, decoded: Sequence[Sound | BadAudio]) -> AudioBatch:
+        for index, one in enumerate(decoded):
+            if isinstance(one, BadAudio):
+                set_aside_row(task, start + index, one, self)
+        good = [(start + index, one) for index, one in enumerate(decoded) if isinstance(one, Sound)]
+        rows = task if len(good) == task.num_items else task.take([row for row, _ in good])
+        return self.process_waveforms(rows, [sound.samples[:, 0] if self.mono else sound.samples for _, sound in good])
