@@ -324,7 +324,7 @@ def test_resume_and_verify_of_other_directories(tmp_path: Path) -> None:
     assert "has no recipe.yaml" in resumed.stderr
     verified = gristmill("verify", str(tmp_path))
     assert verified.exit_code == 2
-    assert "_manifest.json" in verified.stderr
+    assert f"{tmp_path}.run/manifest.json" in verified.stderr
 
 
 # -- output that cannot be written ------------------------------------------------------------------------------

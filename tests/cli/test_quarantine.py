@@ -111,13 +111,13 @@ def test_the_json_summary_counts_what_is_in_quarantine(mill: Mill) -> None:
     assert [event["records"] for event in events if event["event"] == "quarantine"] == [18]
     assert told["quarantined"] == 18
     assert {stage["name"]: stage["quarantined"] for stage in told["stages"]}["Chokes"] == 18
-    assert told["run_dir"] == str(mill.out / "_run")
+    assert told["run_dir"] == str(mill.out.with_suffix(".run"))
 
 
 def test_a_quiet_run_tells_of_failures_on_standard_error(mill: Mill) -> None:
     done = mill.run("--quiet")
     assert done.stdout == ""
-    assert done.stderr == f"18 records failed and are not included; see: gristmill quarantine list {mill.out}/_run\n"
+    assert done.stderr == f"18 records failed and are not included; see: gristmill quarantine list {mill.out}.run\n"
 
 
 def test_a_pipeline_that_writes_nothing_says_how_to_keep_them(mill: Mill) -> None:
@@ -218,7 +218,7 @@ def test_list_as_json(failed: Mill) -> None:
 
 def test_an_output_directory_stands_for_the_run_beside_it(mill: Mill) -> None:
     mill.run("--quiet")
-    assert len(mill.listed(mill.out)) == len(mill.listed(mill.out / "_run")) == 18
+    assert len(mill.listed(mill.out)) == len(mill.listed(mill.out.with_suffix(".run"))) == 18
     assert mill.listed(mill.out) == mill.listed(Path(f"{mill.out}/"))
 
 
@@ -228,7 +228,7 @@ def test_nothing_in_quarantine_is_no_error(mill: Mill) -> None:
     for command in ("list", "show", "replay"):
         assert gristmill("quarantine", command, mill.run_dir).stdout == "no quarantined records\n"
         told = gristmill("quarantine", command, mill.out).stdout
-        assert told == f"no quarantined records beside the output {mill.out}; if the run had a --run-dir, give that\n"
+        assert told == "no quarantined records\n"
     assert mill.listed(mill.run_dir) == []
 
 

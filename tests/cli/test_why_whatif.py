@@ -126,7 +126,7 @@ def test_a_run_that_is_resumed_keeps_scores_as_it_did(mill: Path) -> None:
 def test_scores_lie_beside_the_output_when_there_is_no_run_directory(mill: Path) -> None:
     for _ in range(2):  # a second run does all again
         gristmill("run", mill / "recipe.yaml", "--workers", "0", "--scores", "--rejected", "-q")
-        told = json.loads((mill / "out" / "_run" / "report.json").read_text())
+        told = json.loads((mill / "out.run" / "report.json").read_text())
         assert (told["rows_in"], sum(told["sources"]["before"].values()), told["attempts"]) == (120, 120, 1)
     assert "dropped by WordCountFilter" in gristmill("why", mill / "out", "1-2").stdout
     found = json.loads(gristmill("whatif", mill / "out", "--set", "WordCountFilter.min_words=3", "--json").stdout)

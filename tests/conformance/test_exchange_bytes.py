@@ -94,7 +94,7 @@ def run(corpus: Path, out: Path, stage: Any, executor: Any, blocksize: int = 10*
 def test_same_bytes(corpus: Path, tmp_path: Path, name: str) -> None:
     run(corpus, tmp_path / "one", STAGES[name](), LocalExecutor(0))
     one = contents(tmp_path / "one")
-    assert not (tmp_path / "one" / "_tmp").exists()
+    assert not (tmp_path / "one.run" / "_tmp").exists()
     for number, (executor, blocksize) in enumerate([HERE, *WORKERS.get(name, [])]):
         run(corpus, tmp_path / str(number), STAGES[name](), executor, blocksize)
         assert contents(tmp_path / str(number)) == one

@@ -79,14 +79,18 @@ def routed(corpus: Path, out: Path, blocksize: int = 900, **options: Any) -> Pip
 
 
 def contents(folder: Path) -> dict[str, Any]:
-    """All files of an output; of the manifest what is in it of files and rows."""
+    """All files of the outputs in a directory; of their manifests what is in them of files and rows."""
     found: dict[str, Any] = {}
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        name = str(path.relative_to(folder))
-        found[name] = path.read_bytes()
-        if path.name == "_manifest.json":
-            manifest = orjson.loads(found[name])
+    for path in sorted(path for path in folder.parent.rglob("*") if path.is_file()):
+        name = str(path.relative_to(folder.parent))
+        if not name.startswith((f"{folder.name}/", f"{folder.name}.run/")):
+            continue
+        name = name.removeprefix(folder.name)
+        if path.name == "manifest.json":
+            manifest = orjson.loads(path.read_bytes())
             found[name] = manifest["rows"], manifest["files"]
+        elif path.parent.suffix != ".run":
+            found[name] = path.read_bytes()
     return found
 
 
@@ -107,7 +111,7 @@ def test_each_branch_gives_what_it_would_give_alone(corpus: Path, tmp_path: Path
         assert contents(tmp_path / "out" / name) == expected, name
         assert check_manifest(OutputDirectory(tmp_path / "out" / name))[1] == []
     assert sorted(result.files()) == sorted(
-        str(path) for path in (tmp_path / "out").rglob("*") if path.is_file() and not path.name.startswith("_")
+        str(path) for path in (tmp_path / "out").rglob("*") if path.is_file() and ".run/" not in str(path)
     )
 
 
@@ -224,7 +228,7 @@ def test_routes_lie_within_routes(corpus: Path, tmp_path: Path) -> None:
     short, long = summary["en/short/write_jsonl"], summary["en/long/write_jsonl"]
     assert summary["en/Route"].rows_in == short.rows_in + long.rows_in
     before = contents(tmp_path / "out")
-    assert before["en/short/_manifest.json"][0] == short.rows_in
+    assert before["/en/short.run/manifest.json"][0] == short.rows_in
     for line in (tmp_path / "out/en/long").glob("*.jsonl"):
         assert all(json.loads(text)["words"] >= 9 for text in line.read_text().splitlines())
     next((tmp_path / "out/en/short").glob("*.jsonl")).unlink()
@@ -248,7 +252,7 @@ def test_other_branches_are_another_pipeline(corpus: Path, tmp_path: Path) -> No
     routed(corpus, out).run(LocalExecutor(0), run)
     stages = [JsonlReader(corpus), Route("language", {"en": english(out / "en")}, otherwise=JsonlWriter(out / "rest"))]
     Pipeline("routed", stages=stages).run(LocalExecutor(0), run)
-    assert len((out / "rest" / "_manifest.json").read_bytes()) > 0
+    assert len((out / "rest.run" / "manifest.json").read_bytes()) > 0
     rest = [json.loads(line) for path in (out / "rest").glob("*.jsonl") for line in path.read_text().splitlines()]
     assert {row["language"] for row in rest} == {"de", "fr", None}
 

@@ -214,7 +214,7 @@ def run(
     stage = FuzzyDeduplicationStage(word_ngrams=3, threshold=0.8, id_field="id", num_partitions=3, **options)
     pipeline = Pipeline("p", stages=[JsonlReader(source), stage, JsonlWriter(out)])
     counts = pipeline.run(LocalExecutor(0), run_dir).summary()["FuzzyDeduplicationStage"].counts
-    clusters = pq.read_table((run_dir or out / "_run") / "clusters").sort_by("id").to_pylist()
+    clusters = pq.read_table((run_dir or out.with_suffix(".run")) / "clusters").sort_by("id").to_pylist()
     return {path.name: path.read_bytes() for path in out.glob("*.jsonl")}, clusters, counts
 
 
@@ -267,7 +267,7 @@ def test_rows_of_an_index_are_partners_too(tmp_path: Path, monkeypatch: pytest.M
         new = FuzzyDeduplicationStage(**options, against=[str(tmp_path / "index")])
         reader = JsonlReader(source / "1.jsonl")
         Pipeline("p", stages=[reader, new, JsonlWriter(tmp_path / name)]).run(LocalExecutor(0))
-        table = pq.read_table(tmp_path / name / "_run" / "clusters").sort_by("id")
+        table = pq.read_table(tmp_path / f"{name}.run" / "clusters").sort_by("id")
         found.append((table.to_pylist(), [path.read_bytes() for path in (tmp_path / name).glob("*.jsonl")]))
     assert found[0] == found[1]
     assert any(row["snapshot"] for row in found[0][0])
@@ -287,7 +287,7 @@ def test_of_several_known_rows_in_one_cluster_the_same_is_named(
         stage = FuzzyDeduplicationStage(word_ngrams=1, threshold=0.6, id_field="id", **options)
         stages = [JsonlReader(tmp_path / f"{name}.jsonl"), stage, JsonlWriter(tmp_path / out)]
         Pipeline("p", stages=stages).run(LocalExecutor(0))
-        return pq.read_table(tmp_path / out / "_run" / "clusters").sort_by("id").to_pylist()
+        return pq.read_table(tmp_path / f"{out}.run" / "clusters").sort_by("id").to_pylist()
 
     index = str(tmp_path / "index")
     assert run("old", "first", extend=index) == []

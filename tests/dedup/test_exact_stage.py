@@ -210,7 +210,7 @@ def test_the_cluster_table_names_every_row_that_is_not_alone(tmp_path: Path) -> 
         ]
         Pipeline("p", stages=stages).run(LocalExecutor(0), where)
     table = pq.read_table(tmp_path / "run" / "clusters").to_pylist()
-    assert table == pq.read_table(tmp_path / "none" / "out" / "_run" / "clusters").to_pylist()
+    assert table == pq.read_table(tmp_path / "none" / "out.run" / "clusters").to_pylist()
     clusters: dict[str, list[Any]] = {}
     for row in table:
         clusters.setdefault(row["cluster"], []).append((row["kept"], row["partner"]))

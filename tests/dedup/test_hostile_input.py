@@ -140,7 +140,7 @@ def test_each_of_several_stages_has_its_cluster_table(tmp_path: Path) -> None:
     def clusters(*stages: ProcessingStage[Any, Any]) -> list[tuple[str, str]]:
         parts: list[Any] = [JsonlReader(source), *stages, JsonlWriter(str(tmp_path / "out"))]
         Pipeline("p", stages=parts).run(HERE)
-        table = pq.read_table(tmp_path / "out" / "_run" / "clusters")
+        table = pq.read_table(tmp_path / "out.run" / "clusters")
         return sorted((row["cluster"], row["id"]) for row in table.to_pylist())
 
     by_text = [("0", "0"), ("0", "3"), ("1", "1"), ("1", "4"), ("2", "2"), ("2", "5")]

@@ -81,8 +81,6 @@ def test_output_of_an_input_file_that_is_gone_goes_too(corpus: Path, tmp_path: P
     workflow.run(HERE)
     ExactDeduplicationWorkflow(corpus, tmp_path / "new").run(HERE)
     there, wanted = contents(tmp_path / "out"), contents(tmp_path / "new")
-    assert {name: raw for name, raw in there.items() if name != "_manifest.json"} == {
-        name: raw for name, raw in wanted.items() if name != "_manifest.json"
-    }
-    names = [{file["name"] for file in json.loads(found["_manifest.json"])["files"]} for found in (there, wanted)]
-    assert names[0] == names[1]
+    assert there == wanted
+    manifests = [json.loads((tmp_path / f"{name}.run" / "manifest.json").read_text()) for name in ("out", "new")]
+    assert [{file["name"] for file in manifest["files"]} for manifest in manifests] == [set(wanted)] * 2

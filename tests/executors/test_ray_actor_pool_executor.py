@@ -146,7 +146,7 @@ def test_same_bytes_and_a_run_goes_on_where_another_executor_stopped(tmp_path: P
     assert done.summary()["read_jsonl"].rows_out < 3000
     pipeline("fresh", 10**6).run(RayActorPoolExecutor(fuse=False), rejected=tmp_path / "rejected")
     assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
-    assert not (tmp_path / "out" / "_tmp").exists()
+    assert not (tmp_path / "out.run" / "_tmp").exists()
 
 
 @pytest.mark.ray

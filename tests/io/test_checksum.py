@@ -66,7 +66,7 @@ def test_a_manifest_of_an_earlier_version_is_checked(source: str, tmp_path: Path
     out = tmp_path / "out"
     run(source, JsonlWriter(str(out)))
     [path] = out.glob("*.jsonl")
-    as_before(out / "_manifest.json", path.read_bytes())
+    as_before(out.with_suffix(".run") / "manifest.json", path.read_bytes())
     assert check_manifest(OutputDirectory(out))[1] == []
     path.write_bytes(path.read_bytes().replace(b"row-8", b"row-9"))
     assert check_manifest(OutputDirectory(out))[1] == [f"{path.name} has changed: its checksum differs"]
@@ -80,7 +80,9 @@ def test_a_run_of_an_earlier_version_goes_on(source: str, tmp_path: Path) -> Non
     written = path.stat().st_mtime_ns
     run(source, JsonlWriter(str(out)), run_dir=room)
     assert path.stat().st_mtime_ns == written
-    assert json.loads((out / "_manifest.json").read_text())["files"][0]["checksum"].startswith("sha256:")
+    assert json.loads((out.with_suffix(".run") / "manifest.json").read_text())["files"][0]["checksum"].startswith(
+        "sha256:"
+    )
     assert check_manifest(OutputDirectory(out))[1] == []
 
 
@@ -90,10 +92,10 @@ def test_a_checksum_of_an_unknown_kind_is_told_and_the_others_are_checked(
 ) -> None:
     out = tmp_path / "out"
     run(source, JsonlWriter(str(out), target_file_size=2000))
-    manifest = json.loads((out / "_manifest.json").read_text())
+    manifest = json.loads((out.with_suffix(".run") / "manifest.json").read_text())
     first, second, *_ = manifest["files"]
     first.pop("checksum") if checksum is None else first.update(checksum=checksum)
-    (out / "_manifest.json").write_text(json.dumps(manifest))
+    (out.with_suffix(".run") / "manifest.json").write_text(json.dumps(manifest))
     changed = out / second["name"]
     changed.write_bytes(changed.read_bytes().replace(b"text", b"TEXT"))
     problems = check_manifest(OutputDirectory(out))[1]

@@ -27,7 +27,7 @@ def test_the_partition_names_the_file_and_rows_are_counted(tmp_path):
     assert written.num_items == 10
     assert written.dataset_name == "web"
     assert tree(tmp_path) == {f"{PARTITION}.jsonl": LINES}
-    assert not (tmp_path / "_tmp").exists()
+    assert not tmp_path.with_name(f"{tmp_path.name}.run").exists()
 
 
 def test_a_source_without_partition_is_named_by_its_id(tmp_path):
@@ -188,7 +188,7 @@ def test_a_commit_may_be_repeated_after_it_was_done(tmp_path, form, cuts):
     before = tree(tmp_path)
     assert writer.commit.process(task) == first
     assert tree(tmp_path) == before
-    assert not (tmp_path / "_tmp").exists()
+    assert not tmp_path.with_name(f"{tmp_path.name}.run").exists()
 
 
 @pytest.mark.parametrize(
@@ -217,10 +217,10 @@ def test_a_commit_that_stops_anywhere_is_completed_by_the_next(tmp_path, monkeyp
             writer.commit.process(task)
         except KeyboardInterrupt:
             for name in tree(tmp_path / "out"):
-                assert name.startswith("_tmp/") or expected[name] == tree(tmp_path / "out")[name]
+                assert expected[name] == tree(tmp_path / "out")[name]
     assert writer.commit.process(task).num_items == 11
     assert tree(tmp_path / "out") == expected
-    assert not (tmp_path / "out" / "_tmp").exists()
+    assert not (tmp_path / "out.run" / "_tmp").exists()
 
 
 def test_fragments_that_vanished_are_an_error_and_not_an_empty_file(tmp_path):
@@ -232,26 +232,29 @@ def test_fragments_that_vanished_are_an_error_and_not_an_empty_file(tmp_path):
 
 
 def test_a_new_run_sweeps_what_a_killed_one_left(tmp_path):
+    out, beside = tmp_path / "out", tmp_path / "out.run"
     pid = os.fork()
     if pid == 0:
-        Writer(tmp_path).fragments(ROWS, [5])
+        Writer(out).fragments(ROWS, [5])
         os._exit(0)
     os.waitpid(pid, 0)
-    assert len(tree(tmp_path)) == 2
-    running = Writer(tmp_path)
+    assert (len(tree(out)), len(tree(beside))) == (0, 2)
+    running = Writer(out)
     pending = running.fragments(ROWS, source="other", partition="other-00000000")
-    Writer(tmp_path).run(ROWS)
-    assert len(tree(tmp_path)) == 2  # the new file, and the fragment of the run that still goes on
+    Writer(out).run(ROWS)
+    assert (len(tree(out)), len(tree(beside))) == (1, 1)  # and the fragment of the run that still goes on
     running.commit.process(gathered(pending, "other"))
-    assert set(tree(tmp_path)) == {f"{PARTITION}.jsonl", "other-00000000.jsonl"}
+    assert set(tree(out)) == {f"{PARTITION}.jsonl", "other-00000000.jsonl"}
+    assert not beside.exists()
 
 
 def test_overwrite_sweeps_all_temporary_files(tmp_path):
-    (tmp_path / "_tmp" / "elsewhere-1-abcd").mkdir(parents=True)
-    (tmp_path / "_tmp" / "elsewhere-1-abcd" / "x").write_text("half")
-    (tmp_path / "_tmp" / "stray").write_text("half")
-    Writer(tmp_path, mode="overwrite").run(ROWS)
-    assert tree(tmp_path) == {f"{PARTITION}.jsonl": LINES}
+    temporary = tmp_path / "out.run" / "_tmp"
+    (temporary / "elsewhere-1-abcd").mkdir(parents=True)
+    (temporary / "elsewhere-1-abcd" / "x").write_text("half")
+    (temporary / "stray").write_text("half")
+    Writer(tmp_path / "out", mode="overwrite").run(ROWS)
+    assert tree(tmp_path) == {f"out/{PARTITION}.jsonl": LINES}
 
 
 class FullDisk(JsonlFormat):

@@ -58,11 +58,11 @@ class Attempt:
     def __init__(self, mill: Mill, mark: str, folder: Path) -> None:
         self._watched = {
             "plan": f"{_plain(mill.run_dir)}/plan.json",
-            "fragment": f"{_plain(mill.output)}/_tmp/*/*",
+            "fragment": f"{_plain(mill.output)}.run/_tmp/*/*",
             "commit": f"{_plain(mill.output)}/[!_]*",
             "ledger": f"{_plain(mill.run_dir)}/ledger/*.jsonl",
             "metrics": f"{_plain(mill.run_dir)}/metrics.json",
-            "manifest": f"{_plain(mill.output)}/_manifest.json",
+            "manifest": f"{_plain(mill.output)}.run/manifest.json",
         }
         self._before = {moment: self._seen(moment) for moment in self._watched}
         self.mark, self.killed = mark, 0

@@ -83,7 +83,7 @@ def test_all_kinds_of_failure_in_one_file(
     whole = pipeline(tmp_path / "in", tmp_path / "out", stage, After(), blocksize=blocksize)
     result = whole.run(executor, tmp_path / "run", max_errors=None)
     assert contents(tmp_path / "out") == expected
-    assert not (tmp_path / "out" / "_tmp").exists()
+    assert not (tmp_path / "out.run" / "_tmp").exists()
     records = result.quarantined()
     assert numbers(records) == sorted(KINDS)
     for record in records:
@@ -323,7 +323,7 @@ def test_after_the_budget_was_spent_a_run_that_allows_more_goes_on(tmp_path: Pat
         with pytest.raises(ErrorBudgetError, match=f"max_errors={most} allows"):
             whole.run(LocalExecutor(0), run, max_errors=most)
         assert len(ids(run)) >= 2
-        assert not (tmp_path / "out" / "_manifest.json").exists()
+        assert not (tmp_path / "out.run" / "manifest.json").exists()
     result = whole.run(LocalExecutor(2), run, max_errors=5)
     assert contents(tmp_path / "out") == expected
     assert numbers(result.quarantined()) == sorted(bad)

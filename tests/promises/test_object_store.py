@@ -76,7 +76,7 @@ def test_killed_and_started_again(
 
     kill_when_something_is_recorded(there.start(mark, tmp_path, **env), bucket)
     assert outlasting(mark, 10) == []
-    assert "_manifest.json" not in objects(bucket, OUTPUT)
+    assert "manifest.json" not in objects(bucket, f"{OUTPUT}.run")
     assert any(name.startswith("ledger/") for name in objects(bucket, RUN))
 
     again = replace(there, workers=1, blocksize=8000, nap=0.0).start(mark, tmp_path, **env)

@@ -145,15 +145,15 @@ def test_without_a_run_directory_the_records_lie_beside_the_output(corpus: Path)
     whole = pipeline(corpus / "in", corpus / "out", Mended(bad, corpus / "fixed"))
     first = whole.run(LocalExecutor(0), max_errors=None)
     assert numbers(first.quarantined()) == bad
-    assert ids(corpus / "out" / "_run") == sorted(record.id for record in first.quarantined())
+    assert ids(corpus / "out.run") == sorted(record.id for record in first.quarantined())
     for name in list(FILES)[:3]:
         (corpus / "in" / name).unlink()
     second = whole.run(LocalExecutor(2), max_errors=None)
     assert numbers(second.quarantined()) == [399, 590]
-    assert len(ids(corpus / "out" / "_run")) == 2
+    assert len(ids(corpus / "out.run")) == 2
     (corpus / "fixed").touch()
     third = whole.run(LocalExecutor(0), max_errors=None)
-    assert third.quarantined() == ids(corpus / "out" / "_run") == []
+    assert third.quarantined() == ids(corpus / "out.run") == []
 
 
 def sacks(folder: Path, number: Any, factor: int = 1) -> Pipeline:

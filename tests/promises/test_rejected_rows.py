@@ -218,7 +218,7 @@ def test_batches_in_memory_and_verdicts_that_are_no_numbers(tmp_path: Path) -> N
 def test_what_cannot_be_is_refused(corpus: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is none: give run_dir=... or rejected='dir'"):
         Pipeline("p", stages=[EveryThird()]).run(LocalExecutor(0), initial_tasks=[Task(1)], rejected=True)
-    with pytest.raises(PlanError, match="is where the output goes"):
+    with pytest.raises(PlanError, match="lies in the output"):
         pipeline(corpus, tmp_path / "out").run(LocalExecutor(0), rejected=tmp_path / "out")
     with pytest.raises(PlanError, match="holds the input"):
         pipeline(corpus, tmp_path / "out").run(LocalExecutor(0), rejected=corpus)

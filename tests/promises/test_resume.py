@@ -58,8 +58,8 @@ def pipeline(corpus: Path, out: Path, min_words: int = 20, writer: Any = JsonlWr
 
 def contents(folder: Path) -> dict[str, bytes]:
     found = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
-    found["_manifest.json"] = orjson.dumps(orjson.loads(found["_manifest.json"])["files"])
-    return found
+    manifest = folder.with_name(f"{folder.name}.run") / "manifest.json"
+    return {**found, "manifest": orjson.dumps(orjson.loads(manifest.read_bytes())["files"])}
 
 
 def rows_in(folder: Path) -> list[str]:
@@ -172,14 +172,14 @@ def test_every_mode_can_be_resumed(corpus: Path, tmp_path: Path, mode: str) -> N
     assert (out / "older.jsonl").exists() == (mode in ("append", "ignore"))
     assert len(list(out.glob("part-*"))) == 12
     assert set(done) <= {path.name for path in out.iterdir()}
-    assert not (out / "_tmp").exists()
+    assert not (tmp_path / "out.run" / "_tmp").exists()
 
 
 def test_a_source_that_now_gives_nothing_leaves_nothing_behind(corpus: Path, tmp_path: Path) -> None:
     run, out = tmp_path / "run", tmp_path / "out"
     pipeline(corpus, out).run(LocalExecutor(0), run)
     pipeline(corpus, out, min_words=1000).run(LocalExecutor(0), run)
-    assert [path.name for path in out.iterdir()] == ["_manifest.json"]
+    assert list(out.iterdir()) == []
 
 
 def test_the_manifest_tells_what_is_wrong(corpus: Path, tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(corpus: Path, tmp_
         break
     assert kills >= 3
     assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
-    assert not (tmp_path / "out" / "_tmp").exists()
+    assert not (tmp_path / "out.run" / "_tmp").exists()
     assert check_manifest(OutputDirectory(str(tmp_path / "out")))[1] == []
 
 

@@ -116,4 +116,4 @@ def test_killed_and_started_again_they_end_with_the_same_bytes(corpus: Path, wri
     assert kills >= len(moments) - 1
     assert start(corpus, writer, 2).wait(120) == 0
     assert contents(corpus / "out") == contents(corpus / "fresh")
-    assert not list((corpus / "out").rglob("_tmp"))
+    assert not list(corpus.rglob("_tmp"))

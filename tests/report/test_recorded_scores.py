@@ -205,7 +205,7 @@ def test_what_cannot_be_is_refused(corpus: Path, tmp_path: Path) -> None:
     made = pipeline(corpus, tmp_path / "out", filters())
     with pytest.raises(ValueError, match="scores=True keeps scores with the output, and there is none"):
         Pipeline("nowhere", stages=made.stages[:-1]).run(HERE, scores=True)
-    with pytest.raises(PlanError, match="scores=.* is where the output goes"):
+    with pytest.raises(PlanError, match="scores=.* lies in the output"):
         made.run(HERE, scores=str(tmp_path / "out"))
     with pytest.raises(PlanError, match="holds the input"):
         made.run(HERE, scores=str(corpus))

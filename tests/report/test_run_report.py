@@ -297,8 +297,8 @@ def test_sources_are_told_of_all_rows(tmp_path):
 
     waiting = pipeline(tmp_path / "in", tmp_path / "out")
     waiting.stages.insert(1, wait)
-    waiting.run(LocalExecutor(0), max_errors=None, report=tmp_path / "out/_run")
-    assert sum(facts(tmp_path / "out/_run")["sources"]["before"].values()) == 31
+    waiting.run(LocalExecutor(0), max_errors=None, report=tmp_path / "out.run")
+    assert sum(facts(tmp_path / "out.run")["sources"]["before"].values()) == 31
     pipeline(tmp_path / "in", tmp_path / "out").run(LocalExecutor(0), tmp_path / "run", max_errors=None)
     assert sum(facts(tmp_path / "run")["sources"]["before"].values()) == 31
 

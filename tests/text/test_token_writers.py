@@ -101,7 +101,7 @@ def test_the_bytes_do_not_depend_on_the_blocks_and_a_second_run_changes_nothing(
     assert len(whole) >= 2
     assert run(source, make(str(tmp_path / "cut")), "40") == whole
     assert run(source, make(str(tmp_path / "cut")), "90") == whole
-    assert not (tmp_path / "cut" / "_tmp").exists()
+    assert not (tmp_path / "cut.run" / "_tmp").exists()
 
 
 @pytest.mark.parametrize("make", WRITERS)

@@ -141,7 +141,7 @@ def print_remaining(changes: Sequence[str], left: Sequence[tuple[Lineage, str]],
     out.print(f"{count_noun(done, 'source')} {is_done} done, {len(left):,} {is_left} to do", style="bold")
 
 
-def print_output_check(manifest: dict[str, Any], problems: Sequence[str]) -> None:
+def print_output_check(output: str, manifest: dict[str, Any], problems: Sequence[str]) -> None:
     """Whether the files of an output are complete and unchanged."""
     out = console()
     for problem in problems:
@@ -149,7 +149,7 @@ def print_output_check(manifest: dict[str, Any], problems: Sequence[str]) -> Non
     files = manifest["files"]
     size = sum(entry["bytes"] for entry in files)
     verdict = count_noun(len(problems), "problem") if problems else "all complete and unchanged"
-    out.print(f"{count_noun(len(files), 'file')}, {size:,} bytes: {verdict}", style="bold")
+    out.print(f"{output}: {count_noun(len(files), 'file')}, {size:,} bytes: {verdict}", style="bold", soft_wrap=True)
 
 
 def print_preview(preview: Preview) -> None:

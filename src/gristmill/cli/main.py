@@ -124,8 +124,10 @@ def resume(
     """Resume a run that was stopped, with the recipe it was started with."""
     with exit_on_error(verbose):
         from gristmill.cli import console_output
+        from gristmill.core.records.run_location import run_place
 
         policy = error_options(on_error, max_errors)
+        run_dir = run_place(run_dir)
         loaded = recipe_of_run(run_dir)
         if dry_run:
             console_output.print_remaining(*loaded.build().left_to_do(run_dir))
@@ -137,18 +139,24 @@ def resume(
 
 @app.command()
 def verify(
-    output: Annotated[str, typer.Argument(metavar="OUT", help="A directory that a run has written.")],
+    output: Annotated[
+        str, typer.Argument(metavar="OUT", help="The directory of an output, or of the run that has written it.")
+    ],
     verbose: Verbose = False,
 ) -> None:
     """Check that the files of an output are all there and unchanged."""
     with exit_on_error(verbose):
         from gristmill.cli import console_output
+        from gristmill.core.records.run_location import find_outputs
         from gristmill.io.storage.output_directory import OutputDirectory
         from gristmill.io.write.manifest import check_manifest
 
-        manifest, problems = check_manifest(OutputDirectory(output))
-        console_output.print_output_check(manifest, problems)
-        if problems:
+        whole = True
+        for place in find_outputs(output) or [output]:
+            manifest, problems = check_manifest(OutputDirectory(place))
+            console_output.print_output_check(place, manifest, problems)
+            whole = whole and not problems
+        if not whole:
             raise typer.Exit(1)
 
 

@@ -16,7 +16,7 @@ from gristmill.core.executor import (
     default_reporter,
     default_side_outputs,
 )
-from gristmill.core.plan.placement import plan_for_executor
+from gristmill.core.plan.placement import check_record_directories, plan_for_executor
 from gristmill.core.plan.planner import Plan, decompose, make_plan
 from gristmill.core.records.quarantine import ErrorBudget, Quarantine
 from gristmill.core.records.record_store import RecordStore
@@ -111,9 +111,9 @@ class Pipeline:
         quarantine. `on_error="quarantine"` sets records aside that a stage fails on, and stops the run when there
         are more than `max_errors` (a number, or a share of the rows, or None for no limit); `"raise"` stops at the
         first. `rejected` is a directory for the rows that stages drop, with stage, score and threshold, as Parquet;
-        True puts them into the run directory, or else into `_run` beside the output. `scores`, likewise, keeps what
-        each filter thought of each row, for `gristmill why` and `gristmill whatif`. `report.html` shows what happened
-        to the data: it is written into the run directory, if there is one, or into the directory `report`.
+        True puts them into the run directory, or else beside the output `OUT`, into `OUT.run`. `scores`, likewise,
+        keeps what each filter thought of each row, for `gristmill why` and `gristmill whatif`. `report.html` shows what
+        happened to the data: it is written into the run directory, if there is one, or into the directory `report`.
         """
         initial_tasks, run_dir = _tasks_and_directory(initial_tasks, run_dir, checkpoint_path)
         beside_output = None if run_dir else self.records_directory()
@@ -138,7 +138,7 @@ class Pipeline:
     def records_directory(self) -> tuple[str, Mapping[str, Any]] | None:
         """The directory for records beside the output, with its storage options; None if nothing is written."""
         last = decompose(self.stages[-1:])[-1:]
-        return last[0].records_directory() if last and isinstance(last[0], CommitRole) else None
+        return next(iter(last[0].records_directories()), None) if last and isinstance(last[0], CommitRole) else None
 
     def left_to_do(
         self, run_dir: str | Path, initial_tasks: Sequence[Task[Any]] | None = None, *, replay: bool = False
@@ -192,6 +192,7 @@ class Pipeline:
         plan = plan_for_executor(self.name, self.stages, executor, initial_tasks, run.resuming, beside)
         for stage in plan.all_stages if watcher.reporter else ():
             stage._planned = replace(stage._planned, sketched=not stage._planned.part_of)
+        check_record_directories(plan, run.url)
         with assigned_directories(plan, run):
             run.begin(plan)
             yield from run_segments(plan, executor, run, quarantine, watcher, initial_tasks)

@@ -133,9 +133,10 @@ class CommitRole(OutputRole):
     def discard_files(self, files: Sequence[WrittenFile]) -> None:
         """Remove files that an earlier run committed for a source that is about to be done again."""
 
-    def records_directory(self) -> RecordsLocation:
-        """A directory beside the output for records that a run without a `run_dir` must not lose."""
-        return None
+    def records_directories(self) -> Sequence[Directory]:
+        """The directories beside the outputs, for their manifests. The first is for the records of a run without a
+        `run_dir`."""
+        return ()
 
     def temporary_directory(self) -> RecordsLocation:
         """A directory for temporary files of this run. A later run removes it if this one is killed."""

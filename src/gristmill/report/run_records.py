@@ -22,10 +22,10 @@ from gristmill.core.errors import InputError
 from gristmill.core.records.record_store import RecordStore
 from gristmill.core.records.row_scores import DROPPED, FACTS, FILE, PLACE, SEGMENT
 from gristmill.core.records.run_directory import Run
+from gristmill.core.records.run_location import PLAN, find_run
 from gristmill.core.task import SHUFFLE_FILE_SUFFIX, digest
 from gristmill.dedup.clusters.cluster_table import CLUSTERS_DIRECTORY as CLUSTERS
 from gristmill.io.storage.output_directory import OutputDirectory
-from gristmill.io.write.commit import RECORDS_DIRECTORY
 from gristmill.io.write.side_outputs import SCORES_INFO_FILE
 from gristmill.report.attempts import latest_entries
 
@@ -45,17 +45,15 @@ HOW_TO_KEEP = {
 
 
 class Records:
-    """What is in the directory of a run, or in `_run` beside the output of a run without one."""
+    """What a run has recorded, found by its directory or by one of its outputs."""
 
     def __init__(self, where: str, storage_options: Mapping[str, Any] | None = None) -> None:
         self.options = dict(storage_options or {})
         self.scores_directory = ""
-        for place in (where, f"{where.rstrip('/')}/{RECORDS_DIRECTORY}"):
-            store = RecordStore(place, self.options)
-            if (plan := store.read("plan.json")) is not None:
-                self.place, self.store, self.plan = place.rstrip("/"), store, plan
-                return
-        raise InputError(f"{where} is not a run directory: give the --run-dir of a run, or its output directory")
+        store = find_run(where, self.options)
+        if store is None:
+            raise InputError(f"{where} is not a run directory: give the directory of a run, or its output directory")
+        self.place, self.store, self.plan = store.url, store, store.read(PLAN) or {}
 
     @property
     def stages(self) -> list[dict[str, Any]]:

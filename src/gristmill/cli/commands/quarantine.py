@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="List, show and replay records that failed.")
 
-RunDirectory = Annotated[
-    str, typer.Argument(metavar="RUN", help="The directory of a run, or the output directory of a run without one.")
-]
+RunDirectory = Annotated[str, typer.Argument(metavar="RUN", help="The directory of a run, or its output directory.")]
 
 
 @app.command("list")
@@ -114,25 +112,20 @@ def replay(
 
 
 def find_run(where: str) -> Run | None:
-    """The run that is kept in a directory, or beside the output there. None: an output that has none."""
-    from gristmill.core.records.record_store import RecordStore
+    """The run that is kept in a directory, or that has written it. None: an output without records."""
+    from gristmill.core.records import run_location
     from gristmill.core.records.run_directory import Run
-    from gristmill.io.write.commit import RECORDS_DIRECTORY
-    from gristmill.io.write.manifest import MANIFEST
 
     try:
-        for place in (where, f"{where.rstrip('/')}/{RECORDS_DIRECTORY}"):
-            run = Run(place)
-            if run.resuming:
-                return run
-        is_output = RecordStore(where).get(MANIFEST) is not None
+        found = run_location.find_run(where)
+        if found:
+            return Run(found.url)
+        is_output = bool(run_location.find_outputs(where))
     except (OSError, ValueError, ImportError) as error:
         raise InputError(f"{where}: {error}") from error
     if is_output:
         return None
-    raise InputError(
-        f"{where} is not a run directory. Give the --run-dir of a run, or its output directory if it had none"
-    )
+    raise InputError(f"{where} is not a run directory. Give the directory of a run, or its output directory")
 
 
 def _records_with_id(aside: Iterable[QuarantinedRecord], prefix: str | None, where: str) -> Iterable[QuarantinedRecord]:

@@ -66,10 +66,12 @@ def rerun_with(
     from gristmill.cli.command_runner import make_executor, recipe_of_run
     from gristmill.core.executor import SilentObserver
     from gristmill.core.records.record_store import RecordStore
+    from gristmill.core.records.run_location import records_beside, run_place
     from gristmill.observe.progress_lines import default_progress
     from gristmill.report.run_records import Records
     from gristmill.report.score_reuse import changes_since_run, with_recorded_scores
 
+    run = run_place(run)
     before = recipe_of_run(run, NEEDS_RECIPE).build()
     writers: list[Any] = [stage for stage in before.stages if hasattr(stage, "path")]
     if len(writers) != 1:
@@ -83,7 +85,7 @@ def rerun_with(
         re.sub(r" (\d+)(\.\w+=)", r"#\1\2", setting, count=1) for setting in settings
     ]  # as `why` names the second
     recipe = recipe_of_run(run, NEEDS_RECIPE, [*changes, f"{type(writers[0]).__name__}.path={out}"])
-    pipeline, place = recipe.build(), f"{out.rstrip('/')}/_run"
+    pipeline, place = recipe.build(), records_beside(out)
     changed, recalled = changes_since_run(before, run), 0
     if not changed:
         pipeline, recalled = with_recorded_scores(pipeline, Records(run))

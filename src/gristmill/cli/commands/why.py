@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
     from gristmill.report.why import RowOutcome
 
-RunDirectory = Annotated[
-    str, typer.Argument(metavar="RUN", help="The directory of a run, or the output directory of a run without one.")
-]
+RunDirectory = Annotated[str, typer.Argument(metavar="RUN", help="The directory of a run, or its output directory.")]
 
 
 def why(

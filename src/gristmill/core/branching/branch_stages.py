@@ -25,6 +25,8 @@ from gristmill.core.task import GatherTask, WrittenFile, WrittenFiles
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from gristmill.core.stage_roles import Directory
+
 Stage = ProcessingStage[Any, Any]
 Branch = Stage | Sequence[Stage]
 
@@ -140,8 +142,8 @@ class CommitBranches(CommitStage):
         for name, commit in self.commits.items():
             commit.discard_files(_files_of_branch(name, files))
 
-    def records_directory(self) -> tuple[str, Mapping[str, Any]] | None:
-        return next(iter(self.commits.values())).records_directory()
+    def records_directories(self) -> Sequence[Directory]:
+        return [place for commit in self.commits.values() for place in commit.records_directories()]
 
     def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> Sequence[WrittenFiles] | None:
         everything = list(outputs)

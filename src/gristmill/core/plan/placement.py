@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import PlanError
@@ -24,8 +25,9 @@ from gristmill.core.plan.planner import (
     decompose,
     make_plan,
 )
+from gristmill.core.records.run_location import refuse_records_inside
 from gristmill.core.stage import ProcessingStage
-from gristmill.core.stage_roles import CommitStage, output_directory_of
+from gristmill.core.stage_roles import CommitStage, WriterRole, output_directory_of
 
 if TYPE_CHECKING:
     from gristmill.core.executor import Executor
@@ -58,13 +60,11 @@ def plan_for_executor(
 
 def add_side_outputs(plan: Plan, rejects: Any, scores: Any, commit: ProcessingStage[Any, Any]) -> Plan:
     """The plan with a writer of rejected rows, a writer of scores, or both, and the stage that commits them."""
-    taken = [absolute_path(owned) for stage in plan.all_stages if (owned := output_directory_of(stage))]
     for writer, option in ((rejects, "rejected"), (scores, "scores")):
         directory = writer.output_directory() if writer else None
         if not directory:
             continue
-        if absolute_path(directory) in taken:
-            raise PlanError(f"{option}={directory!r} is where the output goes: choose another directory for {option}=")
+        refuse_records_inside(option, directory, _written_directories(plan))
         if rejects and scores and absolute_path(rejects.output_directory()) == absolute_path(scores.output_directory()):
             raise PlanError(f"rejected= and scores= are both {directory!r}: choose a directory for each")
         writer.check()
@@ -74,6 +74,25 @@ def add_side_outputs(plan: Plan, rejects: Any, scores: Any, commit: ProcessingSt
     if scores is not None:
         scores.stages = score_columns(plan.all_stages)
     return _add_to_segments(plan, rejects, scores, commit, tuple(unique_names(stage.name for stage in plan.all_stages)))
+
+
+def check_record_directories(plan: Plan, run_url: str) -> None:
+    """Refuse a run directory in an output, and an output in another one."""
+    outputs = _written_directories(plan)
+    if run_url:
+        refuse_records_inside("run_dir", run_url, outputs)
+    roots = list(dict.fromkeys(map(absolute_path, outputs)))
+    for output, other in permutations(roots, 2):
+        if output.startswith(f"{other}/"):
+            raise PlanError(
+                f"the output {output} lies in the output {other}, so that reading one would read both: give each its "
+                "own directory"
+            )
+
+
+def _written_directories(plan: Plan) -> list[str]:
+    writers = [stage for stage in plan.all_stages if isinstance(stage, WriterRole)]
+    return [directory for stage in writers if (directory := output_directory_of(stage))]
 
 
 def _add_to_segments(

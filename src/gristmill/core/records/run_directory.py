@@ -1,6 +1,7 @@
 """The directory of one run, on any fsspec URL, from which a killed run can be resumed.
 
-    plan.json        what the stages compute, and state they keep for later attempts
+    plan.json        what the stages compute, and state they keep for later attempts (beside an output whose records are
+                     elsewhere: a link to them, see run_location.py)
     ledger/          the sources that are done, with the files written for each: one small object per flush
     quarantine/      the records that could not be processed, likewise
     rejected/        rows that stages dropped, if requested
@@ -30,6 +31,7 @@ from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.records.quarantine import QuarantinedRecord
 from gristmill.core.records.record_store import RecordStore, to_json_line
 from gristmill.core.records.rejected_rows import RejectedFiles
+from gristmill.core.records.run_location import BESIDE, LINK, PLAN, link_to
 from gristmill.core.records.stage_identity import describe_plan, plan_differences, without_code
 from gristmill.core.records.value_identity import identity_hash
 from gristmill.core.stage_roles import CommitRole, RunStateRole
@@ -104,7 +106,9 @@ class Run:
         self.store = RecordStore(str(url), storage_options) if url else None
         self.storage_options = dict(storage_options or {})
         self.restarts = restarts
-        self.before = self.store.read("plan.json") if self.store and not restarts else None
+        self.before = self.store.read(PLAN) if self.store and not restarts else None
+        if self.before and LINK in self.before:  # to the directory of an earlier run
+            self.before = None
         self.replay = replay
         self.entries: dict[str, LedgerEntry] = {}
         self.plan = ""
@@ -180,14 +184,23 @@ class Run:
         }
         self._record |= {"whole": True} if self.restarts else {}
         commit = plan.segments[-1].commit
-        directory = commit.records_directory() if commit else None
-        beside_output = RecordStore(*directory) if directory else None
-        if beside_output and beside_output.get("plan.json") is not None:  # invalidate the records of an earlier run
-            beside_output.write("plan.json", {**self._record, "whole": True})
+        beside_outputs = [RecordStore(*directory) for directory in commit.records_directories()] if commit else []
+        self._fallback = beside_outputs[0] if beside_outputs and not self.store else None
+        self._link_outputs(beside_outputs)
         if self.store:
-            self.store.write("plan.json", self._record)
-        else:
-            self._fallback = beside_output
+            self.store.write(PLAN, self._record)
+
+    def _link_outputs(self, beside_outputs: Sequence[RecordStore]) -> None:
+        """Make the records beside each output lead to those of this run. Records of an earlier run become obsolete."""
+        mine = self.store or self._fallback
+        if mine is None:
+            return
+        self._record |= {BESIDE: [link_to(mine.url, store.url) for store in beside_outputs]}
+        for store in beside_outputs:
+            if store.url != mine.url:
+                store.write(PLAN, {LINK: link_to(store.url, mine.url)})
+            elif not self.store and store.get(PLAN) is not None:
+                store.write(PLAN, {**self._record, "whole": True})
 
     def _compare(self, plan: Plan) -> list[dict[str, Any]]:
         parts = [describe_plan(segment) for segment in plan.segments]
@@ -369,7 +382,7 @@ class Run:
     def _use_fallback(self) -> None:
         assert self._fallback is not None
         self.store = self._fallback
-        self.store.write("plan.json", {**self._record, "whole": True})
+        self.store.write(PLAN, {**self._record, "whole": True})
 
     def quarantined(self) -> Iterator[QuarantinedRecord]:
         """The current quarantined records: for a finished source those of the attempt that finished it, for others
@@ -377,7 +390,7 @@ class Run:
         if not self.store:
             yield from self.quarantined_in_memory
             return
-        record = self.store.read("plan.json") or {}
+        record = self.store.read(PLAN) or {}
         entries = {} if record.get("whole") else self._read_ledger()
         attempts = {source: entry.attempt for source, entry in entries.items()}
         last = record.get("attempt", "")

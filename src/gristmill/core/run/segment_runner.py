@@ -165,7 +165,13 @@ def assigned_directories(plan: Plan, run: Run) -> Iterator[None]:
         beside_output = commit.temporary_directory() if commit else None
         local_directory = "" if beside_output else tempfile.mkdtemp(prefix="gristmill-run-")
         url, options = (beside_output[0], dict(beside_output[1])) if beside_output else (local_directory, {})
-    lasting = (run.url, run.storage_options) if run.store else commit.records_directory() if commit else None
+    lasting = (
+        (run.url, run.storage_options)
+        if run.store
+        else next(iter(commit.records_directories()), None)
+        if commit
+        else None
+    )
     stateful: list[RunStateRole] = []
     for segment in plan.segments:
         for stage in segment.stages:

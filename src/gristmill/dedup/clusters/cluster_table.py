@@ -11,7 +11,7 @@ Rows of an index have the ids that they were added with. In a run without `id_fi
 snapshot and a colon, since files of two snapshots may have the same names.
 
 Each file is sorted by cluster and id. The table is in the directory `clusters` of the run directory (`run_dir`) or, for
-a run without one, of `_run` in the output directory.
+a run without one, of OUT.run beside the output directory OUT.
 """
 
 from __future__ import annotations
@@ -37,13 +37,12 @@ from gristmill.io.exchange.exchange import CommitShuffleFiles, Exchange, sort_me
 from gristmill.io.exchange.external_sort import sort_tables
 from gristmill.io.exchange.shuffle_files import read_index, read_partition_blocks
 from gristmill.io.exchange.verdict_stage import KEEP, VerdictExchange
-from gristmill.io.storage.output_directory import TEMPORARY_DIRECTORY, OutputDirectory
-from gristmill.io.write.commit import RECORDS_DIRECTORY
+from gristmill.io.storage.output_directory import OutputDirectory, RecordsDirectory
 from gristmill.io.write.parquet_format import ROW_GROUP_BYTES, ROW_GROUP_ROWS, row_groups
 
 if TYPE_CHECKING:
     from gristmill.core.stage import ProcessingStage
-    from gristmill.core.stage_roles import RecordsLocation
+    from gristmill.core.stage_roles import Directory, RecordsLocation
     from gristmill.io.exchange.verdict_stage import VerdictStage
 
 CLUSTERS_DIRECTORY = "clusters"
@@ -158,7 +157,7 @@ class CommitVerdicts(CommitShuffleFiles):
         self.prefix = f"segment{url.rpartition('/')[2]}-"
         if self.table_target:
             lasting = self.table_target.url, self.table_target.storage_options
-        self.lasting = OutputDirectory(f"{lasting[0]}/{CLUSTERS_DIRECTORY}", lasting[1]) if lasting else None
+        self.lasting = RecordsDirectory(f"{lasting[0]}/{CLUSTERS_DIRECTORY}", lasting[1]) if lasting else None
 
     @property
     def stage(self) -> VerdictStage:
@@ -173,13 +172,13 @@ class CommitVerdicts(CommitShuffleFiles):
     def output_directory(self) -> str | None:
         return self.table_target.url if self.table_target else None
 
-    def records_directory(self) -> tuple[str, Mapping[str, Any]]:
+    def records_directories(self) -> Sequence[Directory]:
         target = self.table_target or self.target
-        return target.file(RECORDS_DIRECTORY), target.storage_options
+        return [(target.records, target.storage_options)]
 
     def temporary_directory(self) -> tuple[str, Mapping[str, Any]]:
         target = self.table_target or self.target
-        return target.file(TEMPORARY_DIRECTORY, target.new_temporary_name()), target.storage_options
+        return target.temporary(target.new_temporary_name()), target.storage_options
 
     def prepare_run(self, memory: dict[str, Any]) -> None:
         super().prepare_run(memory)

@@ -22,6 +22,7 @@ from gristmill.core.batch import Batch
 from gristmill.core.errors import PlanError
 from gristmill.core.executor import Executor
 from gristmill.core.records.record_store import RecordStore
+from gristmill.core.records.run_location import records_beside
 from gristmill.core.result import count_noun
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import FileGroupTask, WrittenFiles
@@ -42,7 +43,6 @@ from gristmill.dedup.workflows.files_workflow import FilesWorkflow
 from gristmill.io.exchange.verdict_stage import VerdictStage
 from gristmill.io.read.file_listing import Paths
 from gristmill.io.storage.output_directory import OutputDirectory
-from gristmill.io.write.commit import RECORDS_DIRECTORY
 
 if TYPE_CHECKING:
     from gristmill.core.result import Result
@@ -131,7 +131,7 @@ class DuplicateFindingWorkflow(FilesWorkflow):
         stage = self.stage()
         if self.perform_removal:
             result = self.write_rest(kind, [stage], executor, settings)
-            directory = self.cache_path or f"{self.output_path}/{RECORDS_DIRECTORY}"
+            directory = self.cache_path or records_beside(self.output_path)
             options = self.cache_kwargs.get("storage_options") if self.cache_path else self.output_options
         else:
             result = self._identify(kind, stage, executor, settings)

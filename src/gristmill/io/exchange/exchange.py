@@ -48,7 +48,7 @@ from gristmill.io.exchange.shuffle_files import (
     read_partition_blocks,
     read_shuffle_block,
 )
-from gristmill.io.storage.output_directory import TEMPORARY_DIRECTORY, OutputDirectory
+from gristmill.io.storage.output_directory import OutputDirectory, RecordsDirectory
 from gristmill.io.write.commit import (
     CommitFiles,
     Fragment,
@@ -225,7 +225,7 @@ class WriteShuffleFiles(WriteFragments, PlanningRole, ReportingRole):
     not_identity: ClassVar[tuple[str, ...]] = ("target",)
 
     def __init__(self, exchange: Exchange, name: str = "write_exchange") -> None:
-        super().__init__(OutputDirectory("."), ShuffleFileFormat())
+        super().__init__(RecordsDirectory("."), ShuffleFileFormat())
         self.exchange, self.name = exchange, name
 
     def inputs(self) -> tuple[list[str], Columns]:
@@ -244,7 +244,7 @@ class WriteShuffleFiles(WriteFragments, PlanningRole, ReportingRole):
         self.exchange.set_input_bytes(nbytes)
 
     def assign_directories(self, url: str, storage_options: Mapping[str, Any], lasting: RecordsLocation = None) -> None:
-        self.target = self.exchange._target = OutputDirectory(url, storage_options)
+        self.target = self.exchange._target = RecordsDirectory(url, storage_options)
 
     def remove_temporary_files(self) -> None:
         self.target.remove_all()
@@ -266,7 +266,7 @@ class WriteShuffleFiles(WriteFragments, PlanningRole, ReportingRole):
             added |= set(moved[0].column_names) - set(table.column_names)
             table = moved[0]
         schema = decoded_schema(table.schema)
-        path = self.target.file(TEMPORARY_DIRECTORY, self._run, safe_file_name(task.lineage.id) or "batch")
+        path = self.target.temporary(self._run, safe_file_name(task.lineage.id) or "batch")
         wide = wide_integer_columns(pa.concat_tables(moved)) if moved else frozenset[str]()
         size, checksum = 0, ""
         if parts:
@@ -331,14 +331,14 @@ class CommitShuffleFiles(CommitFiles):
     not_identity: ClassVar[tuple[str, ...]] = ("target",)
 
     def __init__(self, exchange: Exchange, name: str = "commit_exchange") -> None:
-        super().__init__(OutputDirectory("."), ShuffleFileFormat())
+        super().__init__(RecordsDirectory("."), ShuffleFileFormat())
         self.exchange, self.name = exchange, name
 
     def outputs(self) -> tuple[list[str], Columns]:
         return [], []
 
     def assign_directories(self, url: str, storage_options: Mapping[str, Any], lasting: RecordsLocation = None) -> None:
-        self.target = OutputDirectory(url, storage_options)
+        self.target = RecordsDirectory(url, storage_options)
 
     def stem(self, task: GatherTask) -> str:
         return safe_file_name(task.lineage.source)

@@ -1,7 +1,8 @@
 """List the input files of a path, directory, glob or list of these, on any fsspec file system.
 
-Directories are listed recursively; names that start with "." or "_" are skipped. A file that is named explicitly is
-taken whatever its extension. A path that does not exist, or that has no matching file, is an error.
+Directories are listed recursively; names that start with "." or "_" are skipped, and so are records of runs. A file
+that is named explicitly is taken whatever its extension. A path that does not exist, or that has no matching file, is
+an error.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from gristmill.core.errors import InputError, did_you_mean, explain_storage_error, shorten
 from gristmill.core.records.record_store import without_listing_cache
+from gristmill.core.records.run_location import MANIFEST, PLAN, RECORDS_SUFFIX
 from gristmill.io.formats.format_detection import extension_of, reader_for_extension
 from gristmill.io.storage.file_input import GLOB_CHARACTERS, file_system
 
@@ -81,7 +83,21 @@ def _list_root(system: Any, root: str, path: str, extensions: Sequence[str]) -> 
     if info["type"] != "directory":
         return [InputFile(_url(root, path), posixpath.basename(path), info.get("size"), content_stamp(info))]
     items = [item for item in _walk(system, path) if not _hidden(_below(item[0], path))]
-    return _matching(system, root, items, path, extensions)
+    return _matching(system, root, _without_records(system, items, path), path, extensions)
+
+
+def _without_records(system: Any, items: Iterable[_ListedFile], base: str) -> list[_ListedFile]:
+    """The files that are not records of a run, which may lie beside the outputs in a directory."""
+    found = list(items)
+    folders = {folder for name, _, _ in found if (folder := _records_folder(name, base))}
+    records = tuple(f"{one}/" for one in folders if any(_info(system, f"{one}/{name}") for name in (PLAN, MANIFEST)))
+    return [item for item in found if not item[0].startswith(records)] if records else found
+
+
+def _records_folder(name: str, base: str) -> str:
+    """The first directory of a path, below `base`, that is named like records of a run."""
+    head, suffix, _ = _below(name, base).partition(f"{RECORDS_SUFFIX}/")
+    return f"{base.rstrip('/')}/{head}{RECORDS_SUFFIX}" if suffix else ""
 
 
 def _expand_glob(system: Any, root: str, path: str, extensions: Sequence[str]) -> list[InputFile]:
@@ -98,6 +114,7 @@ def _expand_glob(system: Any, root: str, path: str, extensions: Sequence[str]) -
         items += _walk(system, name) if _is_directory(system, info) else [(name, info.get("size"), content_stamp(info))]
     if not _hidden(pattern):  # unless the pattern asks for hidden files
         items = [item for item in items if not _hidden(_below(item[0], base))]
+        items = _without_records(system, items, base)
     return _matching(system, root, items, base, extensions)
 
 

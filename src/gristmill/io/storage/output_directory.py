@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from gristmill.core.errors import PlanError, cannot_write, explain_storage_error
 from gristmill.core.records.record_store import without_listing_cache
+from gristmill.core.records.run_location import MANIFEST, directory_url, records_beside
 from gristmill.io.storage.checksum import KNOWN_CHECKSUM_KINDS, ChecksumWriter, checksum_of
 
 if TYPE_CHECKING:
@@ -36,12 +37,14 @@ class OutputDirectory:
     """A directory to write to. Creating the object does not touch the file system."""
 
     def __init__(self, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> None:
-        self.url = os.fspath(url)
+        self.url = directory_url(os.fspath(url))
         self.storage_options = dict(storage_options or {})
-        self.local = "://" not in self.url or self.url.startswith(("file://", "local://"))
-        if self.local:  # absolute, since workers may have another working directory
-            self.url = str(Path(self.url.removeprefix("file://").removeprefix("local://")).expanduser().absolute())
-        self.url = self.url.rstrip("/") or "/"
+        self.local = "://" not in self.url
+
+    @property
+    def records(self) -> str:
+        """The directory for what is not data: the manifest, temporary files."""
+        return records_beside(self.url)
 
     @cached_property
     def _system(self) -> Any:
@@ -56,29 +59,46 @@ class OutputDirectory:
         """The full path of a file in the directory."""
         return "/".join([self.url.rstrip("/"), *parts])
 
+    def temporary(self, *parts: str) -> str:
+        """The full path of a temporary file."""
+        return "/".join([self.records, TEMPORARY_DIRECTORY, *parts])
+
     # -- inspecting ------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Raise a PlanError if the directory cannot be written to, as far as this process can see."""
         if not self.local:
+            _ = self.records  # raises if there is no room for them
             if self._remote_type() == "file":
                 raise PlanError(
                     f"cannot write to {self.url}: it is a file, and the output must be a directory. Choose another path"
                 )
             return
-        parent = Path(self.url)
-        while not parent.exists() and parent != parent.parent:
-            parent = parent.parent
-        if not parent.is_dir():
+        here = self._nearest(Path(self.url))
+        if not here.is_dir():
             raise PlanError(
-                f"cannot write to {self.url}: {parent} is a file, and the output must be a directory. "
-                "Choose another path"
+                f"cannot write to {self.url}: {here} is a file, and the output must be a directory. Choose another path"
             )
-        if not os.access(parent, os.W_OK | os.X_OK):
+        beside = self._nearest(Path(self.records))
+        for folder in (here, beside):
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise PlanError(
+                    f"cannot write to {self.url}: no permission to write in {folder}"
+                    + ("" if folder == here else ", where the records of the run go")
+                    + ". Give this user write permission there, or choose another directory"
+                )
+        if here.stat().st_dev != beside.stat().st_dev:
             raise PlanError(
-                f"cannot write to {self.url}: no permission to write in {parent}. Give this user write permission "
-                "there, or choose another directory"
+                f"cannot write to {self.url}: it is a mount point, and the records of a run are written beside its "
+                f"output, on the same disk. Write to a folder in it, such as {self.url}/data"
             )
+
+    @staticmethod
+    def _nearest(path: Path) -> Path:
+        """The path, or the nearest one above it that exists."""
+        while not path.exists() and path != path.parent:
+            path = path.parent
+        return path
 
     def _remote_type(self) -> str:
         """What there is at the URL. Raises a PlanError if the store cannot be reached."""
@@ -94,11 +114,14 @@ class OutputDirectory:
 
     def names(self, *folder: str) -> list[str]:
         """The names of all entries of the directory, sorted."""
+        return self._names(self.file(*folder))
+
+    def _names(self, place: str) -> list[str]:
         try:
             if self.local:
-                return sorted(path.name for path in Path(self.file(*folder)).iterdir())
+                return sorted(path.name for path in Path(place).iterdir())
             with without_listing_cache(self._system):
-                paths = self._system.ls(self.file(*folder), detail=False)
+                paths = self._system.ls(place, detail=False)
         except FileNotFoundError:
             return []
         return sorted(name.rstrip("/").rpartition("/")[2] for name in paths)
@@ -223,6 +246,7 @@ class OutputDirectory:
                 parent.rmdir()
                 if parent.parent.name == TEMPORARY_DIRECTORY:
                     parent.parent.rmdir()
+                    parent.parent.parent.rmdir()
         else:
             with suppress(FileNotFoundError):
                 self._system.rm(self.url, recursive=True)
@@ -236,11 +260,11 @@ class OutputDirectory:
 
     @contextmanager
     def scratch(self) -> Iterator[str | None]:
-        """A temporary local directory: inside this one if it is local, else None for the system's default."""
+        """A temporary local directory: on the disk of this one if it is local, else None for the system's default."""
         if not self.local:
             yield None
             return
-        path = self.file(TEMPORARY_DIRECTORY, self.new_temporary_name())
+        path = self.temporary(self.new_temporary_name())
         Path(path).mkdir(parents=True)
         try:
             yield path
@@ -250,10 +274,10 @@ class OutputDirectory:
 
     def remove_stale_files(self, everything: bool, also: str | None = None) -> None:
         """Remove the temporary files of runs that were killed on this machine and of the run `also`, or of all runs."""
-        for run in self.names(TEMPORARY_DIRECTORY):
+        for run in self._names(self.temporary()):
             if not everything and run != also and not _run_has_ended(run):
                 continue
-            path = self.file(TEMPORARY_DIRECTORY, run)
+            path = self.temporary(run)
             with suppress(FileNotFoundError):
                 if not self.local:
                     self._system.rm(path, recursive=True)
@@ -261,9 +285,9 @@ class OutputDirectory:
                     shutil.rmtree(path, ignore_errors=True)
                 else:
                     Path(path).unlink()
-        for name in self.names() if self.local else ():
-            if name.startswith("_") and name.endswith(_DRAFT_SUFFIX):  # an unfinished manifest
-                self.remove(self.file(name))
+        for name in self._names(self.records) if self.local else ():
+            if name.startswith(MANIFEST) and name.endswith(_DRAFT_SUFFIX):
+                self.remove(f"{self.records}/{name}")
         self.remove_drafts()
 
     def remove_drafts(self, run: str = "", paths: Iterable[str] = ()) -> None:
@@ -271,12 +295,20 @@ class OutputDirectory:
         finished = {path.rpartition("/")[2] for path in paths}
         if not self.local:  # object stores have neither drafts nor empty directories
             return
-        for draft in self.names(TEMPORARY_DIRECTORY, run) if finished else ():
+        for draft in self._names(self.temporary(run)) if finished else ():
             if draft.endswith(_DRAFT_SUFFIX) and draft[: -len(_DRAFT_SUFFIX) - 9] in finished:
-                self.remove(self.file(TEMPORARY_DIRECTORY, run, draft))
-        for folder in ([TEMPORARY_DIRECTORY, run], [TEMPORARY_DIRECTORY]):
+                self.remove(self.temporary(run, draft))
+        for folder in (self.temporary(run), self.temporary(), *([self.records] if self.records != self.url else [])):
             with suppress(OSError):
-                Path(self.file(*filter(None, folder))).rmdir()
+                Path(folder).rmdir()
+
+
+class RecordsDirectory(OutputDirectory):
+    """A directory among the records of a run. It keeps its temporary files in itself."""
+
+    @property
+    def records(self) -> str:
+        return self.url
 
 
 def reserve_space(file: BinaryIO, nbytes: int) -> None:

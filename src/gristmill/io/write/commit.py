@@ -1,6 +1,6 @@
 """Write output in two steps, so that it does not depend on which worker wrote it, when, or in which blocks.
 
-    write     each batch becomes a fragment: a file under `_tmp` named after its task
+    write     each batch becomes a fragment: a temporary file named after its task
     commit    the fragments of one partition are joined, in row order, into its final files
 
 Either step can be repeated at any point: names derive from the task, files appear atomically, and fragments are removed
@@ -25,8 +25,8 @@ from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.stage_roles import CommitStage, WriterRole
 from gristmill.core.task import GatherTask, Task, WrittenFile, WrittenFiles, digest
-from gristmill.io.storage.output_directory import TEMPORARY_DIRECTORY, OutputDirectory, reserve_space
-from gristmill.io.write.manifest import MANIFEST, write_manifest
+from gristmill.io.storage.output_directory import OutputDirectory, reserve_space
+from gristmill.io.write.manifest import remove_manifest, write_manifest
 from gristmill.io.write.output_schema import (
     AS_READ,
     OutputColumns,
@@ -41,12 +41,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from gristmill.core.stage_roles import Directory
     from gristmill.io.storage.checksum import NewFile
 
 WRITE_MODES = ("ignore", "overwrite", "error", "append")
 REWRITTEN_SUFFIX = ".rewritten"
-RECORDS_DIRECTORY = "_run"
-"""The run directory inside an output directory, for runs that are given none."""
 
 
 @fast_dataclass
@@ -160,15 +159,16 @@ class WriteFragments(ProcessingStage[Batch, Fragment], WriterRole):
         self.target.create_directory()
         self.target.remove_stale_files(everything=self.mode == "overwrite" and not resumed, also=memory.get("run"))
         if self.mode == "overwrite" and not resumed:
-            for name in [*data_files(self.target, self.form), MANIFEST]:
+            for name in data_files(self.target, self.form):
                 self.target.remove(self.target.file(name))
+            remove_manifest(self.target)
         self._run = memory["run"] = self.target.new_temporary_name()
 
     def process(self, task: Batch) -> Fragment:
         unread = unread_rows(task) if self.fields is None and self.form.copies_lines else None
         rows = unread.columns if unread else task.data
         table, added = columns_to_write(rows, self.fields)
-        path = self.target.file(TEMPORARY_DIRECTORY, self._run, safe_file_name(task.lineage.id) or "batch")
+        path = self.target.temporary(self._run, safe_file_name(task.lineage.id) or "batch")
         size, checksum = 0, ""
         if task.num_items:
             with _write_errors_named(self.name, path), self.target.create(path) as file:
@@ -225,11 +225,11 @@ class CommitFiles(CommitStage):
             if file.path.startswith(self.target.file("")):  # never delete files of other directories
                 self.target.remove(file.path)
 
-    def records_directory(self) -> tuple[str, Mapping[str, Any]]:
-        return self.target.file(RECORDS_DIRECTORY), self.target.storage_options
+    def records_directories(self) -> Sequence[Directory]:
+        return [(self.target.records, self.target.storage_options)]
 
     def temporary_directory(self) -> tuple[str, Mapping[str, Any]]:
-        return self.target.file(TEMPORARY_DIRECTORY, self.target.new_temporary_name()), self.target.storage_options
+        return self.target.temporary(self.target.new_temporary_name()), self.target.storage_options
 
     def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> Sequence[WrittenFiles] | None:
         done = list(outputs)
@@ -273,9 +273,7 @@ class CommitFiles(CommitStage):
         """The files of an earlier attempt, which removed the fragments: that is its last step, so it was complete."""
         files = parts.files_in_place()
         if not files:
-            raise FileNotFoundError(
-                f"the fragments in {self.target.file(TEMPORARY_DIRECTORY)} were deleted by another process"
-            )
+            raise FileNotFoundError(f"the fragments in {self.target.temporary()} were deleted by another process")
         return files
 
     def _with_columns(self, files: tuple[WrittenFile, ...], fragments: Sequence[Any]) -> tuple[WrittenFile, ...]:
@@ -321,7 +319,7 @@ class OutputFiles:
     def create(self) -> AbstractContextManager[NewFile]:
         """Open the next file for writing."""
         name = self._name(len(self.drafts))
-        path = self.target.file(TEMPORARY_DIRECTORY, self.run, name) if self.target.local else self.target.file(name)
+        path = self.target.temporary(self.run, name) if self.target.local else self.target.file(name)
         self.drafts.append(path if self.target.local else None)
         return self._create(path)
 

@@ -1,7 +1,7 @@
-"""The manifest of an output directory: the files it should hold, with their sizes, checksums and row counts.
+"""The manifest of an output: the files it should hold, with their sizes, checksums and row counts.
 
-It is written last, so its presence means that the output is complete. `check_manifest` reports files that are missing
-or have changed.
+It lies beside the output (`core/records/run_location.py`) and is written last, so its presence means that the output is
+complete. `check_manifest` reports files that are missing or have changed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from gristmill.core.errors import InputError
+from gristmill.core.records.run_location import MANIFEST
 from gristmill.core.task import upgraded_file_entry
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from gristmill.core.task import WrittenFiles
     from gristmill.io.storage.output_directory import OutputDirectory
 
-MANIFEST = "_manifest.json"
+OLD_MANIFEST = "_manifest.json"
+"""The manifest of version 0.1, which was in the output."""
 
 
 def write_manifest(target: OutputDirectory, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
@@ -40,17 +42,27 @@ def write_manifest(target: OutputDirectory, outputs: Iterable[WrittenFiles], inf
                 "part": index,
             }
     content = {**info, "rows": rows, "files": [entries[name] for name in sorted(entries)]}
-    with target.create(target.file(MANIFEST)) as out:
+    with target.create(manifest_path(target)) as out:
         out.write(orjson.dumps(content, option=orjson.OPT_INDENT_2))
+    target.remove(target.file(OLD_MANIFEST))
+
+
+def manifest_path(target: OutputDirectory) -> str:
+    return f"{target.records}/{MANIFEST}"
+
+
+def remove_manifest(target: OutputDirectory) -> None:
+    for path in (manifest_path(target), target.file(OLD_MANIFEST)):
+        target.remove(path)
 
 
 def read_manifest(target: OutputDirectory) -> dict[str, Any]:
-    path = target.file(MANIFEST)
-    if not target.exists(path):
-        return {}
-    with target.open(path) as file:
-        content: dict[str, Any] = orjson.loads(file.read())
-    return content
+    for path in (manifest_path(target), target.file(OLD_MANIFEST)):
+        if target.exists(path):
+            with target.open(path) as file:
+                content: dict[str, Any] = orjson.loads(file.read())
+            return content
+    return {}
 
 
 def check_manifest(target: OutputDirectory) -> tuple[dict[str, Any], list[str]]:
@@ -58,8 +70,8 @@ def check_manifest(target: OutputDirectory) -> tuple[dict[str, Any], list[str]]:
     manifest = read_manifest(target)
     if not manifest:
         raise InputError(
-            f"{target.url} has no {MANIFEST}: it was not written by Gristmill, or the run did not complete. "
-            "Start the run again with the same run_dir to finish it"
+            f"{target.url} has no manifest ({manifest_path(target)}): it was not written by Gristmill, or the run did "
+            "not complete. Start the run again with the same run_dir to finish it"
         )
     existing = set(target.names())
     problems = []
@@ -73,6 +85,6 @@ def check_manifest(target: OutputDirectory) -> tuple[dict[str, Any], list[str]]:
             problems.append(f"{name} {problem}")
     known = {entry["name"] for entry in manifest["files"]}
     extensions = {name.partition(".")[2] for name in known}
-    unknown = [name for name in existing - known if name.partition(".")[2] in extensions and not name.startswith("_")]
+    unknown = [name for name in existing - known if name.partition(".")[2] in extensions]
     problems += [f"{name} is not in the manifest" for name in sorted(unknown)]
     return manifest, problems

@@ -17,7 +17,7 @@ from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.records.rejected_rows import RejectedFiles
 from gristmill.core.records.row_scores import FACTS, FILE, PLACE
 from gristmill.core.task import GatherTask, ScoreFiles
-from gristmill.io.storage.output_directory import OutputDirectory
+from gristmill.io.storage.output_directory import RecordsDirectory
 from gristmill.io.write.commit import CommitFiles, Fragment, OutputFiles, WriteFragments, data_files
 from gristmill.io.write.output_schema import AS_JSON
 from gristmill.io.write.parquet_format import ParquetFormat, fragment_tables
@@ -72,7 +72,7 @@ class CommitRejected(CommitFiles):
 
 def rejected_row_stages(url: str, storage_options: Mapping[str, Any]) -> tuple[WriteRejected, CommitRejected]:
     """The two stages that write rejected rows. They remove the files of earlier runs, unless one is resumed."""
-    target, form = OutputDirectory(url, storage_options), ParquetFormat(nested=AS_JSON, one_schema=False)
+    target, form = RecordsDirectory(url, storage_options), ParquetFormat(nested=AS_JSON, one_schema=False)
     writer = WriteRejected(target, form, mode="overwrite")
     writer.name = "write_rejected"
     return writer, CommitRejected(target, form, mode="overwrite")
@@ -257,7 +257,7 @@ def side_output_stages(
 
 def _score_stages(url: str, storage_options: Mapping[str, Any]) -> tuple[WriteScores, CommitScores]:
     """As `rejected_row_stages`, for scores."""
-    target, form = OutputDirectory(url, storage_options), ScoreFormat(nested=AS_JSON, one_schema=False)
+    target, form = RecordsDirectory(url, storage_options), ScoreFormat(nested=AS_JSON, one_schema=False)
     writer = WriteScores(target, form, mode="overwrite")
     writer.name = "write_scores"
     return writer, CommitScores(writer)

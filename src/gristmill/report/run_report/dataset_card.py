@@ -11,6 +11,7 @@ from typing import Any
 
 from gristmill.core.errors import InputError
 from gristmill.core.records.record_store import RecordStore
+from gristmill.core.records.run_location import run_place
 from gristmill.core.result import count_noun
 from gristmill.report.run_report.reporter import REPORT_JSON
 
@@ -21,11 +22,10 @@ MAX_LANGUAGES = 50
 
 
 def dataset_card_of_run(run: str, storage_options: Mapping[str, Any] | None = None) -> str:
-    """The card of a run, from the report in its directory, or in `_run` beside its output."""
-    for place in (run, f"{run.rstrip('/')}/_run"):
-        facts = RecordStore(place, storage_options).read(REPORT_JSON)
-        if facts is not None:
-            return dataset_card(facts)
+    """The card of a run, found by its directory or by one of its outputs."""
+    facts = RecordStore(run_place(run, storage_options), storage_options).read(REPORT_JSON)
+    if facts is not None:
+        return dataset_card(facts)
     raise InputError(f"{run} has no {REPORT_JSON}: give the directory of a finished run")
 
 

@@ -17,7 +17,7 @@ from gristmill.core.arrow.lazy_compute import pc
 from gristmill.dedup.clusters.cluster_table import CLUSTER, ID, KEPT
 from gristmill.io.exchange.exchange import DEFAULT_SORT_BYTES
 from gristmill.io.exchange.external_sort import sort_tables
-from gristmill.io.storage.output_directory import OutputDirectory
+from gristmill.io.storage.output_directory import RecordsDirectory
 from gristmill.report.cluster_table_listing import ComparedColumns, cluster_tables, compared_columns
 from gristmill.report.run_report.cluster_row_texts import texts_by_id
 
@@ -38,7 +38,7 @@ def duplicate_clusters(records: Records) -> dict[str, Any] | None:
     told, largest = [], list[tuple[int, int, str | None, str]]()
     for prefix, parts in tables.items():
         sizes = _ClusterSizes()
-        with OutputDirectory(records.place, records.options).scratch() as room:
+        with RecordsDirectory(records.place, records.options).scratch() as room:
             for counted in _counted(parts, room):
                 sizes.add(counted)
         sizes.close()

@@ -21,6 +21,7 @@ from gristmill.core.records.quarantine import QuarantinedRecord
 from gristmill.core.records.record_store import RecordStore
 from gristmill.core.records.rejected_rows import STAGE
 from gristmill.core.records.run_directory import LedgerEntry, Run
+from gristmill.core.records.run_location import find_run
 from gristmill.core.task import SHUFFLE_FILE_SUFFIX
 from gristmill.io.formats.format_detection import (
     READER_BY_EXTENSION,
@@ -30,7 +31,6 @@ from gristmill.io.formats.format_detection import (
 )
 from gristmill.io.read.file_listing import list_files
 from gristmill.io.storage.file_input import file_system
-from gristmill.io.write.commit import RECORDS_DIRECTORY
 from gristmill.view.data.row_access import READABLE, FileRowAccess, RowAccess, TableRowAccess
 
 ROWS, KEPT, DROPPED, QUARANTINED = "rows", "kept", "dropped", "quarantined"
@@ -179,11 +179,7 @@ def _records_of(url: str, storage_options: Mapping[str, Any]) -> RecordStore | N
             return None
     except OSError:
         return None
-    for place in (url, f"{url.rstrip('/')}/{RECORDS_DIRECTORY}"):
-        store = RecordStore(place, storage_options)
-        if store.get("plan.json") is not None:
-            return store
-    return None
+    return find_run(url, storage_options)
 
 
 def _quarantined_row(record: QuarantinedRecord) -> dict[str, Any]:
