@@ -187,8 +187,8 @@ def books(demo: str, output: str, loop_turns: str = "30") -> dict[str, object]:
 
     recipe = load_recipe(f"{demo}/recipe.yaml", {"input": f"{demo}/data", "output": output})
     switched_off = [
-        mock.patch("gristmill.core.run.stage_stats.StageStats.saw", _nothing),
-        mock.patch("gristmill.core.run.stage_stats.StageStats.gave", _nothing),
+        mock.patch("gristmill.core.records.stage_stats.StageStats.saw", _nothing),
+        mock.patch("gristmill.core.records.stage_stats.StageStats.gave", _nothing),
         mock.patch("gristmill.io.storage.checksum.xxhash.xxh3_128", _NoHash),
         mock.patch("gristmill.io.write.commit.write_manifest", _nothing),
         mock.patch("gristmill.core.run.segment_runner.check_books", _nothing),

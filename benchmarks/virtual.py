@@ -22,9 +22,9 @@ from gristmill import ProcessingStage, Resources, Task
 from gristmill.core.executor import Job, Machine, SilentObserver
 from gristmill.core.plan.planner import Group, Plan
 from gristmill.core.records.quarantine import Quarantine
+from gristmill.core.records.stage_stats import StageStats
 from gristmill.core.run import task_flow as flow_module
 from gristmill.core.run.isolation import RowLocation
-from gristmill.core.run.stage_stats import StageStats
 from gristmill.core.run.task_flow import WorkItem
 from gristmill.core.task import Lineage
 from gristmill.executors import driver, gpu_division, worker_pool

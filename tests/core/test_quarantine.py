@@ -22,7 +22,7 @@ from gristmill.core.records.quarantine import (
     QuarantinedRecord,
     failed_record,
 )
-from gristmill.core.run.stage_stats import StageStats
+from gristmill.core.records.stage_stats import StageStats
 from gristmill.core.task import FileGroupTask, Lineage
 
 ERROR = StageError("grind", "0", (), "ValueError: bad", "Traceback ...")
@@ -186,7 +186,7 @@ class Notes:
     def add_quarantined(self, records: Sequence[QuarantinedRecord]) -> None:
         self.kept += records
 
-    def add_rows_read(self, source: str, rows: int) -> None: ...
+    def add_counts(self, source: str, group: int, stats: object) -> None: ...
 
     def quarantined(self) -> Iterator[QuarantinedRecord]:
         return iter([QuarantinedRecord("grind", "raised", "ValueError: old", "0", "0")])

@@ -29,7 +29,7 @@ def judged(parts: list[tuple[int, int]], shuffle: int = 0) -> RowSketch:
         rows = range(start, stop)
         keep = pa.array([row % 2 == 0 for row in rows], pa.bool_())
         sketcher.decided(0, batch(start, stop), Decision(keep, {"number": pa.array(list(rows), pa.int64())}))
-        sent.append(sketcher.take()[0])
+        sent.append(sketcher.take()["", 0])
     random.Random(shuffle).shuffle(sent)
     total = RowSketch()
     for sketch in sent:
@@ -62,7 +62,7 @@ def test_rows_that_an_earlier_stage_has_marked_as_dropped_are_no_samples():
     keep = pa.array([row >= 80 for row in range(50, 100)])
     sketcher = RowSketcher([True])
     sketcher.decided(0, rows, Decision(keep, {"number": pa.array(range(50, 100))}))
-    sketch = sketcher.take()[0]
+    sketch = sketcher.take()["", 0]
     assert sketch.histograms["number"].total() == 50
     assert len(sketch.samples) == SAMPLES
     assert all(50 <= sample["position"] < 80 for _, sample in sketch.samples)
@@ -96,6 +96,6 @@ def test_scores_that_are_no_numbers_are_left_out():
     sketcher = RowSketcher([True])
     scores = {"name": pa.array(["a", "b"]), "nan": pa.array([float("nan"), 1.0]), "none": pa.array([None, 2])}
     sketcher.decided(0, batch(0, 2), Decision(pa.array([True, True]), scores))
-    found = sketcher.take()[0]
+    found = sketcher.take()["", 0]
     assert {name: counts.total() for name, counts in found.histograms.items()} == {"nan": 1, "none": 1}
     assert found.samples == []

@@ -18,7 +18,7 @@ from gristmill import ProcessingStage, Task
 from gristmill.core.errors import LostTaskError, StageError
 from gristmill.core.plan.planner import Group, Plan
 from gristmill.core.records.quarantine import Quarantine, QuarantinedRecord
-from gristmill.core.run.stage_stats import StageStats
+from gristmill.core.records.stage_stats import StageStats
 from gristmill.core.run.task_flow import CallOutput, Flow, WorkerCall, WorkItem
 from gristmill.core.task import Lineage
 from gristmill.executors.driver import WORKER_LOST

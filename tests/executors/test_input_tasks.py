@@ -10,7 +10,7 @@ import pytest
 
 from gristmill import DocumentBatch, Task
 from gristmill.core.plan.planner import Group, Plan
-from gristmill.core.run.stage_stats import StageStats
+from gristmill.core.records.stage_stats import StageStats
 from gristmill.core.run.task_flow import CallOutput, Flow, WorkerCall
 from gristmill.core.task import Lineage
 from gristmill.executors.machine import GpuSlot

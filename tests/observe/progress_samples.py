@@ -7,7 +7,7 @@ from typing import Any
 
 from gristmill import DocumentBatch, FileGroupTask, Pipeline, ProcessingStage
 from gristmill.core.executor import PoolProgress, Progress
-from gristmill.core.run.stage_stats import StageStats
+from gristmill.core.records.stage_stats import StageStats
 from gristmill.core.stage_roles import GatherRole
 from gristmill.observe.run_snapshot import ProgressTracker, RunSnapshot
 

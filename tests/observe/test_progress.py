@@ -13,8 +13,8 @@ import pytest
 from gristmill import FileGroupTask, LocalExecutor, Pipeline
 from gristmill.core.errors import GristmillError
 from gristmill.core.executor import Progress, SilentObserver
+from gristmill.core.records.stage_stats import StageStats
 from gristmill.core.result import Summary
-from gristmill.core.run.stage_stats import StageStats
 from gristmill.observe import LiveProgress, PlainProgress, default_progress
 from gristmill.observe import progress_lines as shown
 from tests.observe.progress_samples import FakeTerminal, Halve, Read, failing_progress, look, plan, some_progress

@@ -26,7 +26,7 @@ from gristmill import DocumentBatch, LocalExecutor, Pipeline, ProcessingStage, R
 from gristmill.cli.main import app
 from gristmill.core.errors import GristmillError
 from gristmill.core.executor import PoolProgress, Progress
-from gristmill.core.run.stage_stats import StageStats
+from gristmill.core.records.stage_stats import StageStats
 from gristmill.observe import MetricsEndpoint, Several
 from gristmill.observe.grafana_files import PANELS
 from gristmill.observe.prometheus import MetricValues, prometheus_text

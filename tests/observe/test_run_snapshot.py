@@ -10,7 +10,7 @@ import pytest
 
 from gristmill import CountRows, DocumentBatch, Pipeline, ProcessingStage, Resources
 from gristmill.core.executor import PoolProgress, Progress
-from gristmill.core.run.stage_stats import StageStats
+from gristmill.core.records.stage_stats import StageStats
 from gristmill.observe.live_progress import render_panel
 from gristmill.observe.run_snapshot import ProgressTracker, RunSnapshot
 from gristmill.text import JsonlReader, JsonlWriter

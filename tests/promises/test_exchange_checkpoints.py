@@ -154,17 +154,19 @@ def test_a_run_that_is_killed_goes_on_in_its_segment(
     kill_in(segment, corpus, tmp_path, workers)
     result = pipeline(corpus, tmp_path / "out", tmp_path).run(LocalExecutor(then), tmp_path / "run", rejected=True)
     assert told(tmp_path, result) == whole
-    summary = result.summary()
+    summary = result.summary(attempt=True)
     if segment > 1:
         assert summary["read_jsonl"].rows_out == 0
     if segment > 2:
-        parts = {part["name"]: part for part in json.loads((tmp_path / "run" / "metrics.json").read_text())["stages"]}
+        parts = {
+            part["name"]: part for part in json.loads((tmp_path / "run" / "metrics.json").read_text())["attempt_stages"]
+        }
         assert parts["slow"]["part_of"] == "SlowDedup"
         assert parts["slow"]["rows_in"] == 0
     if segment == LAST:
         assert summary["SlowDedup"].rows_in == 0
     again = pipeline(corpus, tmp_path / "out", tmp_path).run(LocalExecutor(0), tmp_path / "run", rejected=True)
-    assert sum(line.rows_in + line.rows_out for line in again.summary().stages) == 0
+    assert sum(line.rows_in + line.rows_out for line in again.summary(attempt=True).stages) == 0
     assert told(tmp_path, again) == whole
 
 
@@ -178,8 +180,8 @@ def test_what_is_left_is_told_segment_by_segment(corpus: Path, tmp_path: Path) -
     _, left, _ = mill.left_to_do(tmp_path / "run")
     assert [why for _, why in left] == ["its output is gone"]
     result = mill.run(LocalExecutor(0), tmp_path / "run")
-    assert result.summary()["Shuffle"].rows_in < 70
-    assert result.summary()["read_jsonl"].rows_out == 0
+    assert result.summary(attempt=True)["Shuffle"].rows_in < 70
+    assert result.summary(attempt=True)["read_jsonl"].rows_out == 0
 
 
 def test_new_input_and_lost_checkpoints_are_done_again(corpus: Path, tmp_path: Path) -> None:
@@ -202,12 +204,12 @@ def test_new_input_and_lost_checkpoints_are_done_again(corpus: Path, tmp_path: P
     mill("out").run(LocalExecutor(0), tmp_path / "run")
     (tmp_path / "in" / "part-x.jsonl").write_text('{"id": "x", "text": "text 3"}\n{"id": "y", "text": "news"}\n')
     result = mill("out").run(LocalExecutor(0), tmp_path / "run")
-    assert result.summary()["read_jsonl"].rows_out == 2
+    assert result.summary(attempt=True)["read_jsonl"].rows_out == 2
     mill("fresh").run(LocalExecutor(0))
     assert contents("out") == contents("fresh")
     lost = sorted((tmp_path / "run" / "segments" / "1").glob("*.runs"))
     lost[0].unlink()
-    assert mill("out").run(LocalExecutor(0), tmp_path / "run").summary()["read_jsonl"].rows_out in (2, 40)
+    assert mill("out").run(LocalExecutor(0), tmp_path / "run").summary(attempt=True)["read_jsonl"].rows_out in (2, 40)
     assert contents("out") == contents("fresh")
 
 
@@ -277,7 +279,7 @@ def test_object_stores_will_do(corpus: Path, tmp_path: Path) -> None:
         stages = [JsonlReader(str(corpus)), ExactDeduplicationStage(), Shuffle(), JsonlWriter(f"{where}/out")]
         Pipeline("p", stages=stages).run(LocalExecutor(0), f"{where}/run")
         again = Pipeline("p", stages=stages).run(LocalExecutor(0), f"{where}/run")
-        assert again.summary().rows_in == 0
+        assert again.summary(attempt=True).rows_in == 0
     store = fsspec.filesystem("memory")
     found = {path.rpartition("/")[2]: store.cat_file(path) for path in store.glob(f"/{tmp_path.name}/out/*.jsonl")}
     assert found == {path.name: path.read_bytes() for path in (tmp_path / "out").glob("*.jsonl")}
@@ -305,7 +307,7 @@ def test_rejected_rows_of_all_segments_are_kept(corpus: Path, tmp_path: Path) ->
     stages = [JsonlReader(str(corpus)), Even(), ExactDeduplicationStage(), JsonlWriter(str(tmp_path / "out"))]
     result = Pipeline("p", stages=stages).run(LocalExecutor(0), rejected=tmp_path / "rejected")
     rejected = [row for path in result.rejected() for row in pq.read_table(path).to_pylist()]
-    summary = result.summary()
+    summary = result.summary(attempt=True)
     for name in ("Even", "ExactDeduplicationStage"):
         assert sum(row["rejected_by"] == name for row in rejected) == summary[name].dropped > 0
     assert len(rejected) + summary.rows_out == 240

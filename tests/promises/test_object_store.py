@@ -88,7 +88,7 @@ def test_killed_and_started_again(
 
 def rows_read(bucket: Any) -> int:
     """Rows that the last attempt has read: what was done before is not read again."""
-    stages = json.loads(bucket.cat(f"{RUN}/metrics.json"))["stages"]
+    stages = json.loads(bucket.cat(f"{RUN}/metrics.json"))["attempt_stages"]
     return next(int(stage["rows_out"]) for stage in stages if stage["name"] == "read_jsonl")
 
 

@@ -73,7 +73,7 @@ def test_a_file_name_that_is_no_unicode_can_be_resumed(tmp_path: Path) -> None:
         file.write('{"id": 1, "text": "grist"}\n')
     first = pipeline(folder, tmp_path / "out", 0).run(LocalExecutor(0), tmp_path / "run")
     again = pipeline(folder, tmp_path / "out", 0).run(LocalExecutor(0), tmp_path / "run")
-    assert (first.summary().rows_in, again.summary().rows_in) == (1, 0)
+    assert (first.summary().rows_in, again.summary(attempt=True).rows_in) == (1, 0)
 
 
 class DiesAt(ProcessingStage[DocumentBatch, DocumentBatch]):
@@ -117,7 +117,7 @@ def test_a_run_directory_may_be_given_as_a_file_url(tmp_path: Path) -> None:
     corpus, url = write(tmp_path / "in"), f"file://{tmp_path}/run"
     pipeline(corpus, tmp_path / "out").run(LocalExecutor(0), url)
     again = pipeline(corpus, tmp_path / "out").run(LocalExecutor(0), tmp_path / "run")
-    assert again.summary().rows_in == 0
+    assert again.summary(attempt=True).rows_in == 0
 
 
 def test_a_file_that_cannot_be_read_at_all_counts_as_one(tmp_path: Path) -> None:

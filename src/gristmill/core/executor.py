@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gristmill.core.records.quarantine import Quarantine
     from gristmill.core.records.record_store import RecordStore
     from gristmill.core.records.run_directory import Run
-    from gristmill.core.run.stage_stats import StageStats
+    from gristmill.core.records.stage_stats import StageStats
     from gristmill.core.task import Lineage, Task
 
 
@@ -85,7 +85,10 @@ class PoolProgress:
 
 @fast_dataclass
 class Progress:
-    """A snapshot of a run: the counts of each stage so far, and the state of the pools."""
+    """A snapshot of a run: the counts of each stage so far, and the state of the pools.
+
+    What earlier attempts did for sources that are kept is included, except in `seconds` and `pools`.
+    """
 
     stages: list[tuple[str, StageStats]] = field(default_factory=list)
     pools: list[PoolProgress] = field(default_factory=list)
@@ -93,6 +96,28 @@ class Progress:
     sources_done: int = 0
     listing_done: bool = False
     seconds: float = 0.0
+    """Since this attempt began."""
+    kept: list[tuple[str, StageStats]] = field(default_factory=list)
+    """The part of `stages` that earlier attempts did. Empty if there is none."""
+    sources_kept: int = 0
+    """The part of `sources_done` that earlier attempts did."""
+    earlier_seconds: float = 0.0
+    """How long those attempts took, as far as is known."""
+
+    @property
+    def all_seconds(self) -> float:
+        """How long all attempts took."""
+        return self.seconds + self.earlier_seconds
+
+    @property
+    def attempt_stages(self) -> list[tuple[str, StageStats]]:
+        """What this attempt has done."""
+        if not self.kept:
+            return self.stages
+        done = [(name, stats.copy()) for name, stats in self.stages]
+        for (_, stats), (_, before) in zip(done, self.kept, strict=True):
+            stats.subtract(before)
+        return done
 
     @property
     def rows_read(self) -> int:

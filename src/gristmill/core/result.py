@@ -8,15 +8,15 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, overload
 
 from gristmill.core.errors import AccountingError
-from gristmill.core.executor import rows_read
+from gristmill.core.executor import Progress, rows_read
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.task import SHUFFLE_FILE_SUFFIX, FileGroupTask
 
 if TYPE_CHECKING:
-    from gristmill.core.executor import Progress, TaskRef
+    from gristmill.core.executor import TaskRef
     from gristmill.core.records.quarantine import QuarantinedRecord
     from gristmill.core.records.run_directory import Run
-    from gristmill.core.run.stage_stats import StageStats
+    from gristmill.core.records.stage_stats import StageStats
     from gristmill.core.task import Lineage, Task
 
 
@@ -49,9 +49,12 @@ class Result(Sequence["Task[Any]"]):
         changed = self._run.changed_outputs.get(lineage.source) if self._run else None
         return changed or ref.load().named(lineage)
 
-    def summary(self) -> Summary:
-        """Rows in, kept and dropped, seconds and rate for each stage."""
-        return Summary.of(self._progress)
+    def summary(self, attempt: bool = False) -> Summary:
+        """Rows in, kept and dropped, seconds and rate for each stage: of the whole run, or only of this `attempt`.
+
+        Each source counts once, with what the attempt did that finished it."""
+        progress = self._progress
+        return Summary.of(Progress(progress.attempt_stages, seconds=progress.seconds) if attempt else progress)
 
     def quarantined(self) -> list[QuarantinedRecord]:
         """The records that failed, each with its row, stage, error and traceback."""
@@ -68,9 +71,8 @@ class Result(Sequence["Task[Any]"]):
 
     @property
     def rows_read(self) -> int:
-        """Rows of the input that this attempt has read, and those of sources that earlier ones have done."""
-        before = self._run.earlier_errors[1] if self._run else 0
-        return before + rows_read(stats for _, stats in self._progress.stages[:2])  # of the first segment
+        """Rows of the input that all attempts have read, each counted once."""
+        return rows_read(stats for _, stats in self._progress.stages[:2])  # of the first segment
 
     @property
     def run_dir(self) -> str | None:
@@ -79,8 +81,23 @@ class Result(Sequence["Task[Any]"]):
 
     @property
     def resumed(self) -> bool:
-        """Whether some of the output was written by an earlier attempt, of which the summary says nothing."""
+        """Whether some of the output was written by an earlier attempt."""
         return bool(self._run and self._run.kept_outputs)
+
+    @property
+    def nothing_to_do(self) -> bool:
+        """Whether all was done by earlier attempts."""
+        return 0 < self._progress.sources_kept == self._progress.sources_done
+
+    @property
+    def sources(self) -> int:
+        """The sources that are done."""
+        return self._progress.sources_done
+
+    @property
+    def sources_not_counted(self) -> int:
+        """Sources that version 0.1 has finished, which recorded no counts."""
+        return self._run.counts.sources_unknown if self._run else 0
 
     def __repr__(self) -> str:
         return f"<Result of {len(self)} tasks>"
@@ -129,7 +146,7 @@ class StageSummary:
         seconds = sum(part.seconds for part in parts)
         size = max(*(part.bytes_in for part in parts), last.bytes_out, int(counts.pop("bytes_read", 0)))
         rate = size / 1e6 / seconds if seconds > 0 else 0.0
-        waiting = rows - arrived if len(parts) > 1 else 0
+        waiting = (rows - arrived if len(parts) > 1 else 0) + last.undecided
         return cls(name, rows, last.rows_out, failed, seconds, rate, counts, waiting)
 
 
@@ -154,7 +171,7 @@ class Summary:
 
     @classmethod
     def of(cls, progress: Progress) -> Summary:
-        return cls([StageSummary.of(*parts) for parts in folded_stages(progress.stages)], progress.seconds)
+        return cls([StageSummary.of(*parts) for parts in folded_stages(progress.stages)], progress.all_seconds)
 
     @property
     def rows_in(self) -> int:

@@ -16,6 +16,7 @@ from typing import Any, cast
 from gristmill.core.errors import StageError, TaskTimeoutError, WorkerLostError
 from gristmill.core.executor import Job, Machine, TaskRef
 from gristmill.core.records.quarantine import QuarantinedRecord
+from gristmill.core.records.stage_stats import StageStats
 from gristmill.core.run.isolation import RowLocation
 from gristmill.core.run.schedule import (
     EDGE_BYTES,
@@ -28,7 +29,6 @@ from gristmill.core.run.schedule import (
     is_backlogged,
     tasks_per_call,
 )
-from gristmill.core.run.stage_stats import StageStats
 from gristmill.core.run.task_flow import CallOutput, Flow, WorkerCall, WorkItem
 from gristmill.core.task import Lineage
 from gristmill.executors.gpu_division import GpuDivision

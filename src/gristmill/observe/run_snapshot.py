@@ -20,7 +20,7 @@ from gristmill.core.stage_roles import GatherRole
 if TYPE_CHECKING:
     from gristmill.core.executor import Progress
     from gristmill.core.plan.planner import Plan
-    from gristmill.core.run.stage_stats import StageStats
+    from gristmill.core.records.stage_stats import StageStats
 
 WINDOW_S = 10.0
 _SAMPLE_EVERY_S = 0.2
@@ -207,7 +207,7 @@ class ProgressTracker:
             )
             taken.update(pools)
             line = StageProgress(name, position.segment, position.group, stats.rows_in, stats.rows_out)
-            line.dropped = max(stats.rows_in - stats.rows_out - stats.quarantined, 0)
+            line.dropped = stats.dropped
             line.quarantined, line.seconds = stats.quarantined, stats.seconds
             line.bytes_in, line.bytes_out = stats.bytes_in, stats.bytes_out
             line.rate, line.pools = self._rate(index, _rows(stats), progress.seconds), pools

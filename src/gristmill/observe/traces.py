@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from gristmill.core.plan.planner import Plan
-    from gristmill.core.run.stage_stats import StageStats
+    from gristmill.core.records.stage_stats import StageStats
 
 PATH = "/v1/traces"
 _TIMEOUT_S = 5.0

@@ -27,7 +27,6 @@ from gristmill.core.task import SHUFFLE_FILE_SUFFIX, digest
 from gristmill.dedup.clusters.cluster_table import CLUSTERS_DIRECTORY as CLUSTERS
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.side_outputs import SCORES_INFO_FILE
-from gristmill.report.attempts import latest_entries
 
 if TYPE_CHECKING:
     from pyarrow import dataset
@@ -42,6 +41,13 @@ HOW_TO_KEEP = {
     SCORES: "scores were not kept: run with scores=True, or --scores",
     REJECTED: "rejected rows were not kept: run with rejected=True, or --rejected",
 }
+
+
+def latest_entries(lines: Iterable[dict[str, Any]], record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Of each source, the entry of the ledger that was made last; in a run that did all, as its `record` says, by
+    the last attempt."""
+    only = record.get("attempt") if record.get("whole") else None
+    return list({entry["source"]: entry for entry in lines if only in (None, entry["attempt"])}.values())
 
 
 class Records:

@@ -24,6 +24,7 @@ from gristmill.core.task import FileGroupTask, Task, digest
 
 if TYPE_CHECKING:
     from gristmill.core.executor import Progress
+    from gristmill.core.records.stage_stats import StageStats
     from gristmill.core.task import Lineage
 
 RAISED, CRASHED, TIMED_OUT, UNREADABLE = "raised", "crashed", "timed out", "unreadable"
@@ -227,7 +228,7 @@ class QuarantineWriter(Protocol):
 
     def add_quarantined(self, records: Sequence[QuarantinedRecord]) -> None: ...
 
-    def add_rows_read(self, source: str, rows: int) -> None: ...
+    def add_counts(self, source: str, group: int, stats: Sequence[StageStats]) -> None: ...
 
     def quarantined(self) -> Iterator[QuarantinedRecord]: ...
 
@@ -254,10 +255,10 @@ class Quarantine:
         """Start a segment. `rows` were read so far and stay the base of a share, though later segments see fewer."""
         self._rows = max(self._rows, rows)
 
-    def saw(self, source: str, rows: int) -> None:
-        """Record that rows of a source were read."""
+    def counted(self, source: str, group: int, stats: Sequence[StageStats]) -> None:
+        """Record what the stages of a group have done with a source."""
         if self._keeper:
-            self._keeper.add_rows_read(source, rows)
+            self._keeper.add_counts(source, group, stats)
 
     def take(self, records: Iterable[QuarantinedRecord], rows: int) -> None:
         """Keep records, after `rows` rows were read. Raises when the budget is exhausted."""

@@ -21,10 +21,10 @@ def to_json_line(content: Any) -> bytes:
     except TypeError:  # file names that are not valid Unicode
         import json
 
-        return json.dumps(asdict(content) if is_dataclass(content) else content).encode()  # type: ignore[arg-type]
+        return json.dumps(asdict(content) if is_dataclass(content) else content, default=str).encode()  # type: ignore[arg-type]
 
 
-def _parse_line(line: bytes) -> Any:
+def parse_line(line: bytes) -> Any:
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -76,9 +76,15 @@ class RecordStore:
 
     def lines(self, folder: str) -> Iterator[dict[str, Any]]:
         """The lines of all objects in a folder, in order of their names, which begin with the time of writing."""
+        return (line for _, line in self.parsed_lines(folder))
+
+    def parsed_lines(self, folder: str) -> Iterator[tuple[bytes, dict[str, Any]]]:
+        """The same, each with its bytes."""
         for name in sorted(self._place.names(folder)):
             if name.endswith(".jsonl"):
-                yield from map(_parse_line, (self.get(f"{folder}/{name}") or b"").splitlines())
+                for line in (self.get(f"{folder}/{name}") or b"").split(b"\n"):
+                    if line:
+                        yield line, parse_line(line)
 
 
 class _Disk:

@@ -68,10 +68,10 @@ class RowSketcher:
         self._wanted = list(wanted)
         self._bounds = [1.0] * len(wanted)
         self._drawn: list[list[float]] = [[] for _ in wanted]
-        self.sketches: dict[int, RowSketch] = {}
+        self.sketches: dict[tuple[str, int], RowSketch] = {}
 
-    def take(self) -> dict[int, RowSketch]:
-        """The sketches since the last call, by stage."""
+    def take(self) -> dict[tuple[str, int], RowSketch]:
+        """The sketches since the last call, by source and stage."""
         taken, self.sketches = self.sketches, {}
         return taken
 
@@ -80,7 +80,7 @@ class RowSketcher:
         if not self._wanted[position]:
             return
         batch = read_copy(batch) if decision.keep.true_count < len(decision.keep) else batch
-        sketch = self.sketches.setdefault(position, RowSketch())
+        sketch = self.sketches.setdefault((batch.lineage.source, position), RowSketch())
         for name, scores in decision.scores.items():
             if (numbers := _numbers(scores)) is not None:
                 _count(sketch, name, numbers)
@@ -98,10 +98,10 @@ class RowSketcher:
             return
         batch = parent if writes else child
         if isinstance(batch, Batch) and batch.num_items and (writes or not isinstance(parent, Batch)):
-            self._profile(position, read_copy(batch))
+            self._profile(position, parent.lineage.source, read_copy(batch))
 
-    def _profile(self, position: int, batch: Batch) -> None:
-        sketch = self.sketches.setdefault(position, RowSketch())
+    def _profile(self, position: int, source: str, batch: Batch) -> None:
+        sketch = self.sketches.setdefault((source, position), RowSketch())
         table, names = batch.data, batch.data.column_names
         if _TEXT in names and _is_text(table.column(_TEXT).type):
             lengths = _numbers(pc.binary_length(table.column(_TEXT)))

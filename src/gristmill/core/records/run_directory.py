@@ -3,11 +3,12 @@
     plan.json        what the stages compute, and state they keep for later attempts (beside an output whose records are
                      elsewhere: a link to them, see run_location.py)
     ledger/          the sources that are done, with the files written for each: one small object per flush
+    counts/          what each of these sources has counted, likewise
     quarantine/      the records that could not be processed, likewise
     rejected/        rows that stages dropped, if requested
     scores/          the scores that filters gave each row, if requested
     segments/        data passed from one segment of the pipeline to the next
-    metrics.json     the counts of the last attempt
+    metrics.json     the counts of the run, and those of its last attempt
 
 Only the driver writes here, and only new objects, except that plan.json is replaced: there are no locks and no
 database. A source is entered in the ledger after its output is committed. If the driver is killed in between, the
@@ -27,11 +28,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core import VERSION
+from gristmill.core.executor import rows_read
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.records.quarantine import QuarantinedRecord
 from gristmill.core.records.record_store import RecordStore, to_json_line
 from gristmill.core.records.rejected_rows import RejectedFiles
 from gristmill.core.records.run_location import BESIDE, LINK, PLAN, link_to
+from gristmill.core.records.source_counts import COUNTS_DIRECTORY, SourceCounts
 from gristmill.core.records.stage_identity import describe_plan, plan_differences, without_code
 from gristmill.core.records.value_identity import identity_hash
 from gristmill.core.stage_roles import CommitRole, RunStateRole
@@ -40,6 +43,7 @@ from gristmill.core.task import Lineage, WrittenFile, WrittenFiles, upgraded_fil
 if TYPE_CHECKING:
     from gristmill.core.executor import Progress
     from gristmill.core.plan.planner import Plan
+    from gristmill.core.records.stage_stats import StageStats
     from gristmill.core.task import ScoreFiles, Task
 
 FLUSH_SECONDS = 1.0
@@ -81,7 +85,6 @@ class _OpenSource:
 
     fingerprint: str
     files: tuple[str, ...]
-    read: int = 0
     rows: int = 0
     written: list[WrittenFile] = field(default_factory=list)
     rejected: list[WrittenFile] = field(default_factory=list)
@@ -125,9 +128,14 @@ class Run:
         self._keeps_rejected = self._keeps_scores = False
         self.changes: list[str] = []
         self._attempt = os.urandom(4).hex()
+        self.counts = SourceCounts(self._attempt)
         self._flushes = 0
         self._open: dict[str, _OpenSource] = {}
         self._ready: list[LedgerEntry] = []
+        self.rows_finished = 0
+        """Rows of the input in the sources that this attempt has finished."""
+        self._finishes = False
+        """Whether this attempt has finished a source."""
         self.changed_outputs: dict[str, WrittenFiles] = {}
         """Outputs, by source, of which the last step of the run has changed files."""
         self._finished: dict[str, LedgerEntry] = {}
@@ -163,6 +171,8 @@ class Run:
         """Compare the plan with that of the earlier attempt, prepare the stages, and record both."""
         self._keeps_rejected, self._keeps_scores = plan.rejects is not None, plan.scores is not None
         described = self._compare(plan)
+        if self.store and self.entries:
+            self.counts.load(self.store, {source: entry.attempt for source, entry in self.entries.items()})
         before = self.before or {}
         memories = before.get("memories") or []
         if len(memories) != len(plan.all_stages):
@@ -281,6 +291,10 @@ class Run:
         """The sources that are not done yet. Files written earlier for a source that is redone are removed first."""
         self.kept_outputs, self._segment, self._listed = [], self._segments[plan.number], set()
         self._finished = {}
+        self.counts.begin_segment(plan)
+        return self._to_do(sources, plan)
+
+    def _to_do(self, sources: Iterator[Sequence[Task[Any]]], plan: Plan) -> Iterator[Sequence[Task[Any]]]:
         for tasks in sources:
             if not tasks or not plan.durable:
                 yield tasks
@@ -291,6 +305,7 @@ class Run:
             entry = self.entries.get(first.source)
             if entry and self.why_redo(plan, first.source, fingerprint) is None:
                 self.kept_outputs.append(entry.output(first))
+                self.counts.keep(first.source, entry.attempt)
                 read = 0 if plan.number else entry.read  # later segments read the same rows again, or fewer
                 self.earlier_errors = (self.earlier_errors[0] + entry.quarantined, self.earlier_errors[1] + read)
                 self.rejected += [file.path for file in entry.rejected or () if plan.rejects]
@@ -318,10 +333,10 @@ class Run:
             self._open[source].rows += output.rows
             self._open[source].written += output.written
 
-    def add_rows_read(self, source: str, rows: int) -> None:
-        """Record that rows of a source were read."""
+    def add_counts(self, source: str, group: int, stats: Sequence[StageStats]) -> None:
+        """Record what the stages of a group have done with a source."""
         if source in self._open:
-            self._open[source].read += rows
+            self.counts.add(source, group, stats)
 
     def add_rejected(self, source: str, output: RejectedFiles) -> None:
         """Record the files of a source's rejected rows."""
@@ -343,7 +358,10 @@ class Run:
         rejected = tuple(opened.rejected) if self._keeps_rejected else None
         done = (source, opened.fingerprint, self._segment, opened.files, opened.rows, written)
         scores = tuple(opened.scores) if self._keeps_scores else None
-        entry = self._finished[source] = LedgerEntry(*done, self._attempt, aside, rejected, opened.read, scores)
+        read = rows_read(self.counts.finish(source, bool(self.store)))
+        entry = self._finished[source] = LedgerEntry(*done, self._attempt, aside, rejected, read, scores)
+        self._finishes = True
+        self.rows_finished += 0 if self.counts.segment else read
         self._ready.append(entry)
         self._flush_in_time(len(self._ready))
 
@@ -405,23 +423,33 @@ class Run:
             self.flush()
 
     def flush(self) -> None:
-        if self.store and (self._ready or self._aside):
+        if self.store and (self._ready or self._aside or self.counts.lines):
             self._flushes += 1
             name = f"{time.time_ns():020}-{self._attempt}-{self._flushes:06}.jsonl"
             if self._aside:
                 self.store.write_lines(f"quarantine/{name}", (record.line(self._attempt) for record in self._aside))
+            if lines := self.counts.take_lines():  # before the ledger, which says whose lines are valid
+                self.store.write_lines(f"{COUNTS_DIRECTORY}/{name}", lines)
             if self._ready:
                 self.store.write_lines(f"ledger/{name}", map(to_json_line, self._ready))
         self._ready.clear()
         self._aside.clear()
+        self.counts.take_lines()
         self._flushed = time.monotonic()
 
     def end(self, progress: Progress) -> None:
         """End the attempt, successful or not."""
+        if self._finishes and self.store:
+            self.counts.end(progress.seconds)
         self.flush()
         if self.store:
-            stages = [{"name": name, **stats.as_counts()} for name, stats in progress.stages]
-            self.store.write("metrics.json", {"seconds": progress.seconds, "stages": stages})
+            all_stages = {"stages": progress.stages, "attempt_stages": progress.attempt_stages}
+            told = {
+                key: [{"name": name, **stats.as_counts()} for name, stats in stages]
+                for key, stages in all_stages.items()
+            }
+            seconds = {"seconds": progress.all_seconds, "attempt_seconds": progress.seconds}
+            self.store.write("metrics.json", {**seconds, **told})
 
 
 def segments_in_order(plan: Plan) -> Iterator[Plan]:

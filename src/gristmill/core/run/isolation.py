@@ -115,6 +115,8 @@ class Isolator:
         self.worker, self.budget = worker, budget
         self.history = FailureHistory()
         self.quarantined: list[QuarantinedRecord] = []
+        self._rows_aside: list[int] = []
+        """How many rows each of them stands for."""
         self.failed = 0
         self.reported_by_stage: list[dict[str, Any]] = []
         self.repeating = False
@@ -128,7 +130,7 @@ class Isolator:
 
     def take(self) -> list[QuarantinedRecord]:
         """The records quarantined since the last call."""
-        taken, self.quarantined, self.failed = self.quarantined, [], 0
+        taken, self.quarantined, self._rows_aside, self.failed = self.quarantined, [], [], 0
         return taken
 
     # -- one stage -----------------------------------------------------------------------------------
@@ -312,7 +314,8 @@ class Isolator:
 
     def set_aside(self, position: int, record: QuarantinedRecord, rows: int) -> None:
         self.quarantined.append(record)
-        self.worker.stats[position].quarantined += rows
+        self.worker.stats_of(record.source)[position].quarantined += rows
+        self._rows_aside.append(rows)
         self.failed += record.records
         seen = rows_read(self.worker.stats) if self.budget.reads else 0
         if self.budget.is_exhausted(self.failed, seen):
@@ -331,13 +334,15 @@ class Isolator:
                 self.set_aside(position, record, record.records)
         self.reported_by_stage.clear()
 
-    def _counters_before(self, position: int) -> tuple[int, int, int, dict[str, float]]:
+    def _counters_before(self, position: int) -> tuple[int, int, dict[str, float]]:
         counts = dict(report_of(self.worker.stages[position]).counters)
-        return len(self.quarantined), self.failed, self.worker.stats[position].quarantined, counts
+        return len(self.quarantined), self.failed, counts
 
-    def _reset(self, position: int, before: tuple[int, int, int, dict[str, float]]) -> None:
-        length, self.failed, self.worker.stats[position].quarantined, counters = before
-        del self.quarantined[length:]
+    def _reset(self, position: int, before: tuple[int, int, dict[str, float]]) -> None:
+        length, self.failed, counters = before
+        for record, rows in zip(self.quarantined[length:], self._rows_aside[length:], strict=True):
+            self.worker.stats_of(record.source)[position].quarantined -= rows
+        del self.quarantined[length:], self._rows_aside[length:]
         report_of(self.worker.stages[position]).counters = counters
 
 

@@ -15,16 +15,18 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import describe_error
 from gristmill.core.executor import Executor, Job, LocalTaskRef, Observer, Progress, ReportWriter
+from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.records.rejected_rows import RejectedFiles
 from gristmill.core.records.run_directory import Run, segments_in_order, versions
+from gristmill.core.records.source_counts import NamedStats, SourceCounts, summed
+from gristmill.core.records.stage_stats import StageStats
 from gristmill.core.result import check_row_accounting
-from gristmill.core.run.stage_stats import StageStats
 from gristmill.core.run.stream_shutdown import closing_stream
 from gristmill.core.stage_roles import ReportingRole, RunStateRole
 from gristmill.core.task import EmptyTask, ScoreFiles, Task, WrittenFiles, name_sources
@@ -52,6 +54,7 @@ def run_segments(
         for segment in segments_in_order(plan):
             watcher.begin_segment(segment)
             sources = run.to_do(named_sources(segment, initial_tasks), segment)
+            watcher.follow(run.counts)
             first = next(sources, None) if segment.number else []
             job = Job(segment, chain([first] if first else [], sources), watcher, quarantine, run.scratch)
             outputs = run.outputs = []
@@ -69,6 +72,7 @@ def run_segments(
                 segment.commit.complete([*run.kept_outputs, *outputs], info)
     finally:
         try:
+            watcher.end()
             _show_counts(plan, watcher.last)
             run.end(watcher.last)
             watcher.close()
@@ -105,22 +109,11 @@ def _outputs(job: Job, executor: Executor, run: Run, outputs: list[WrittenFiles]
             yield lineage, ref
 
 
-def _summed_stats(
-    before: Sequence[tuple[str, StageStats]], now: Sequence[tuple[str, StageStats]]
-) -> list[tuple[str, StageStats]]:
-    """The counts of stages that have run more than once, added up."""
-    if not before:
-        return list(now)
-    sums = [(name, stats.copy()) for name, stats in before]
-    for (_, total), (_, more) in zip(sums, now, strict=True):
-        total.add(more)
-    return sums
-
-
 def _check_segment_accounting(segment: Plan, quarantine: Quarantine, watcher: RunMonitor) -> None:
     check_row_accounting(watcher.segment.stages[1:] if segment.source else watcher.segment.stages)
-    quarantine.close(watcher.last)
-    quarantine.begin_segment(watcher.last.rows_read)
+    attempt = replace(watcher.last, stages=watcher.last.attempt_stages)
+    quarantine.close(attempt)
+    quarantine.begin_segment(attempt.rows_read)
 
 
 def _show_counts(plan: Plan, progress: Progress) -> None:
@@ -189,6 +182,16 @@ def assigned_directories(plan: Plan, run: Run) -> Iterator[None]:
             shutil.rmtree(local_directory, ignore_errors=True)
 
 
+@fast_dataclass(slots=True)
+class _Turn:
+    """One time that a segment runs, and what is kept of earlier attempts in it."""
+
+    number: int
+    progress: Progress = field(default_factory=Progress)
+    kept: list[NamedStats] = field(default_factory=list)
+    sources_kept: int = 0
+
+
 class RunMonitor(Observer):
     """Combines the progress of segments into that of one run, passes it on to an observer, and keeps the last."""
 
@@ -198,10 +201,10 @@ class RunMonitor(Observer):
         """Progress of the current segment."""
         self.last = Progress()
         """Progress of the run."""
-        self._before = Progress()
-        self._pages: dict[int, list[tuple[str, StageStats]]] = {}
-        self._page = 0
-        """The counts of each segment's finished turns, by segment number, and the number of the current segment."""
+        self._counts: SourceCounts | None = None
+        self._follows = False
+        self._turns: list[_Turn] = []
+        """The segments that have run, in order; one that ran several times has as many turns."""
         self._plan: Plan | None = None
 
     def started(self, plan: Plan) -> None:
@@ -218,25 +221,47 @@ class RunMonitor(Observer):
     def finished(self, progress: Progress) -> None:
         self._take(progress)
 
-    def _take(self, progress: Progress) -> None:
-        before = self._before
-        self.segment = progress
-        pages = {**self._pages, self._page: _summed_stats(self._pages.get(self._page, []), progress.stages)}
-        self.last = replace(
-            progress,
-            stages=[stage for page in sorted(pages) for stage in pages[page]],
-            sources_seen=before.sources_seen + progress.sources_seen,
-            sources_done=before.sources_done + progress.sources_done,
-            seconds=before.seconds + progress.seconds,
-        )
-
     def begin_segment(self, segment: Plan) -> None:
         """Start a segment, whose stages have done nothing yet in this turn."""
-        if self._plan is not None:
-            self._pages[self._page] = _summed_stats(self._pages.get(self._page, []), self.segment.stages)
-            self._before = self.last
-            self._page = segment.number
-            self._take(Progress([(stage.name, StageStats(part_of=stage._planned.part_of)) for stage in segment.stages]))
+        if self._turns:
+            self._take(self.segment)  # what was kept is known by now
+        self._turns.append(_Turn(segment.number))
+        self._follows = False
+        self._take(Progress([(stage.name, StageStats(part_of=stage._planned.part_of)) for stage in segment.stages]))
+
+    def follow(self, counts: SourceCounts) -> None:
+        """From now on, count what is kept of earlier attempts too."""
+        self._counts, self._follows = counts, True
+
+    def _take(self, progress: Progress, sketches: bool = False) -> None:
+        self.segment, turn = progress, self._turns[-1]
+        turn.progress = progress
+        if self._counts is not None and self._follows:
+            turn.kept, turn.sources_kept = self._counts.kept, self._counts.sources_kept
+        kept = sum(one.sources_kept for one in self._turns)
+        every = {turn.number: [one for one in self._turns if one.number == turn.number] for turn in self._turns}
+        whole, before = [], []
+        for number in sorted(every):
+            turns = every[number]
+            earlier = [one.kept for one in turns if one.kept]
+            now = summed((*earlier, *(one.progress.stages for one in turns)), sketches)
+            whole += now
+            before += summed(earlier, False) if earlier else [(name, StageStats()) for name, _ in now]
+        self.last = replace(
+            progress,
+            stages=whole,
+            kept=before if kept else [],
+            sources_kept=kept,
+            sources_seen=kept + sum(one.progress.sources_seen for one in self._turns),
+            sources_done=kept + sum(one.progress.sources_done for one in self._turns),
+            seconds=sum(one.progress.seconds for one in self._turns),
+            earlier_seconds=self._counts.earlier_seconds if self._counts else 0.0,
+        )
+
+    def end(self) -> None:
+        """Take the last counts, with the sketches of rows, which are too slow to add up while the run goes on."""
+        if self._turns:
+            self._take(self.segment, sketches=True)
 
     def close(self) -> None:
         """Report the end of the run, successful or not."""

@@ -22,10 +22,10 @@ from gristmill.core.executor import PoolProgress, Progress, rows_read
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.records.quarantine import ErrorBudget, Quarantine, QuarantinedRecord
 from gristmill.core.records.rejected_rows import REJECTED_POSITION
+from gristmill.core.records.stage_stats import StageStats
 from gristmill.core.run.isolation import FailureHistory, OverBudget, RowLocation
 from gristmill.core.run.recovery import OutputKey, Recovery, SentDigest, TaskOrigin, descends_from
 from gristmill.core.run.schedule import EDGE_BYTES, PoolLoad, TaskRate
-from gristmill.core.run.stage_stats import StageStats
 from gristmill.core.stage_roles import can_set_records_aside
 from gristmill.core.task import Lineage
 
@@ -363,8 +363,8 @@ class Flow:
         pool.pace.add(len(call.items), sum(stat.seconds for stat in stats), time.perf_counter())
         for total, more in zip(self.stats[call.group], stats, strict=True):
             total.add(more)
-        if call.budget.reads:
-            self.quarantine.saw(call.items[0].lineage.source, rows_read(stats))
+        for source, part in _parts_by_source(call, stats):
+            self.quarantine.counted(source, call.group, part)
         if aside:
             self.quarantine.take(aside, self.rows_read)
         for item in call.items:
@@ -509,3 +509,13 @@ class Flow:
         ]
         elapsed = time.perf_counter() - self._began
         return Progress(stages, states, self.sources_seen, self.sources_done, self.listing_done, elapsed)
+
+
+def _parts_by_source(call: WorkerCall, stats: Sequence[StageStats]) -> Iterator[tuple[str, Sequence[StageStats]]]:
+    """The counts of a call by source."""
+    parts = [stat.by_source for stat in stats if stat.by_source]
+    if not parts:
+        yield call.items[0].lineage.source, stats
+        return
+    for source in parts[0]:
+        yield source, [(stat.by_source or {}).get(source) or StageStats() for stat in stats]

@@ -30,9 +30,9 @@ from gristmill.core.errors import (
 )
 from gristmill.core.records.rejected_rows import materialise_answer
 from gristmill.core.records.row_sketch import RowSketcher
+from gristmill.core.records.stage_stats import StageStats
 from gristmill.core.run.isolation import Isolator, task_number
-from gristmill.core.run.stage_stats import StageStats
-from gristmill.core.stage import Answer, ProcessingStage, WorkerMetadata, implements, take_counts
+from gristmill.core.stage import Answer, ProcessingStage, WorkerMetadata, implements, report_of, take_counts
 from gristmill.core.stage_roles import GatherRole, WriterRole
 from gristmill.core.task import GatherTask, Task
 
@@ -84,7 +84,13 @@ class Worker:
         self.metadata = metadata or WorkerMetadata()
         self.activity = activity
         self.final = final
-        self.stats = [StageStats() for _ in self.stages]
+        self._stats_by_source: dict[str, list[StageStats]] = {}
+        self._settled: dict[tuple[str, int], int] = {}
+        """By source and stage, the rows that did not come out when the stage last had an answer for all of them."""
+        self._counting: list[str | None] = [None for _ in self.stages]
+        """For each stage, the source whose task it was called with last."""
+        self._counted: list[dict[str, float]] = [{} for _ in self.stages]
+        """The counters of each stage when that source began."""
         self.isolator = Isolator(self, budget) if budget is not None else None
         self.side_output_recorder = side_output_recorder
         self.score_recorder = side_output_recorder.scores if side_output_recorder else None
@@ -179,18 +185,62 @@ class Worker:
             for fragment in fragments:
                 self.side_output_recorder.send(fragment)  # type: ignore[union-attr]
 
+    @property
+    def stats(self) -> list[StageStats]:
+        """The counts since `take_stats`."""
+        if len(self._stats_by_source) == 1:
+            return next(iter(self._stats_by_source.values()))
+        sums = [StageStats() for _ in self.stages]
+        for stats in self._stats_by_source.values():
+            for total, part in zip(sums, stats, strict=True):
+                total.add(part)
+        return sums
+
+    def stats_of(self, source: str) -> list[StageStats]:
+        """The counts of a source since `take_stats`."""
+        found = self._stats_by_source.get(source)
+        if found is None:
+            found = self._stats_by_source[source] = [StageStats() for _ in self.stages]
+        return found
+
     def look_at_stats(self) -> list[StageStats]:
         """A copy of the counts so far, for progress displays."""
-        return [stat.copy() for stat in self.stats]
+        looks = [stat.copy() for stat in self.stats]
+        for position, stat in enumerate(looks):
+            settled = sum(self._settled.get((source, position), 0) for source in self._stats_by_source)
+            stat.undecided = stat.net - settled
+        return looks
 
     def take_stats(self) -> list[StageStats]:
-        """The counts since the last call."""
-        stats, self.stats = self.stats, [StageStats() for _ in self.stages]
-        for stage, stat in zip(self.stages, stats, strict=True):
-            stat.add_counts(take_counts(stage))
-        for position, sketch in self.sketcher.take().items():
-            stats[position].sketch = sketch
-        return stats
+        """The counts since the last call, with the part of each source if there were several."""
+        for position, stage in enumerate(self.stages):
+            self.count_for(position, None)
+            take_counts(stage)
+            self._counted[position] = {}
+        for (source, position), sketch in self.sketcher.take().items():
+            self.stats_of(source)[position].sketch = sketch
+        total, by_source = self.stats, self._stats_by_source
+        self._stats_by_source = {}
+        self._settled.clear()
+        if len(by_source) > 1:
+            for position, stat in enumerate(total):
+                stat.by_source = {source: stats[position] for source, stats in by_source.items()}
+        return total
+
+    def enter_source(self, position: int, source: str) -> None:
+        """The stage is called with a task of this source."""
+        if self._counting[position] != source:
+            self.count_for(position, source)
+
+    def count_for(self, position: int, source: str | None) -> None:
+        """What the stage counts itself from here on is of this source; what it has counted is of the one before."""
+        before, now = self._counting[position], report_of(self.stages[position]).counters
+        if now and (counted := self._counted[position]) != now:
+            more = {name: value - counted.get(name, 0) for name, value in now.items()}
+            owner = before if before is not None else source or next(iter(self._stats_by_source), "")
+            self.stats_of(owner)[position].add_counts(more)
+            self._counted[position] = dict(now)
+        self._counting[position] = source
 
     def take_quarantined(self) -> list[QuarantinedRecord]:
         """The records quarantined since the last call."""
@@ -212,11 +262,13 @@ class Worker:
         gone, leave = {task_id for task_id, at in shed if at == position + 1}, partial(self._leave, position + 1, emit)
         while batch := list(islice(tasks, stage.batch_size)):
             if passing := [task for task in batch if skips_stage(stage, task)]:
-                self.stats[position].rows_past += sum(task.num_rows for task in passing)
+                for task in passing:
+                    self.stats_of(task.lineage.source)[position].rows_past += task.num_rows
                 batch = [task for task in batch if not skips_stage(stage, task)]
                 while passing:
                     yield passing.pop(0)
             answered = self._answered(position, batch) if batch else deque()
+            sources = {task.lineage.source for task in batch}
             del batch
             while answered:
                 if isinstance(answered[0][1], Task):
@@ -225,11 +277,13 @@ class Worker:
                 children = self._children(position, *answered.popleft())
                 yield from children if last else share_children(children, share, gone, leave)
                 del children
+            for source in sources:
+                self._settled[source, position] = self.stats_of(source)[position].net
 
     def _answered(self, position: int, batch: list[Task[Any]]) -> deque[tuple[Task[Any], Any]]:
         """Each task with the stage's answer."""
         for task in batch:
-            self.stats[position].count_input(task)
+            self.stats_of(task.lineage.source)[position].count_input(task)
         answers = self.isolator.answers(position, batch) if self.isolator else self.ask(position, batch)
         return deque((task, _answer_or_empty_batch(task, answer)) for task, answer in zip(batch, answers, strict=True))
 
@@ -237,7 +291,7 @@ class Worker:
         return self._count_child(position, parent, answer.named(parent.lineage), alone=True)
 
     def _count_child(self, position: int, parent: Task[Any], child: Task[Any], alone: bool) -> Task[Any]:
-        self.stats[position].count_output(child)
+        self.stats_of(parent.lineage.source)[position].count_output(child)
         self.sketcher.passed(position, self._writes[position], parent, child)
         if self.score_recorder:
             self._send(self.score_recorder.add_task(position, parent, child, alone))
@@ -369,10 +423,11 @@ class _StageCall:
     def __enter__(self) -> None:
         if self.worker.activity:
             self.worker.activity.enter(self.position, self.worker.task_number(self.lineage), *self.rows)
+        self.worker.enter_source(self.position, self.lineage.source)
         self.began = time.perf_counter()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self.worker.stats[self.position].seconds += time.perf_counter() - self.began
+        self.worker.stats_of(self.lineage.source)[self.position].seconds += time.perf_counter() - self.began
         if self.worker.activity:
             self.worker.activity.leave()
         if self.worker.isolator:

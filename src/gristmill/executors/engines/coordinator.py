@@ -21,7 +21,7 @@ from gristmill.core.errors import GristmillError, StageError
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.records.quarantine import QuarantinedRecord
 from gristmill.core.records.rejected_rows import REJECTED_POSITION
-from gristmill.core.run.stage_stats import StageStats
+from gristmill.core.records.stage_stats import StageStats
 from gristmill.core.run.task_flow import CallOutput
 from gristmill.core.stage import implements
 from gristmill.core.task import Lineage, Task

@@ -27,8 +27,8 @@ from gristmill.core.executor import Job, Machine, SilentObserver
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.plan.planner import Group, Plan
 from gristmill.core.records.quarantine import ErrorBudget, Quarantine, QuarantinedRecord
+from gristmill.core.records.stage_stats import StageStats
 from gristmill.core.resources import Resources
-from gristmill.core.run.stage_stats import StageStats
 from gristmill.core.run.task_flow import CallOutput, Flow, WorkItem
 from gristmill.executors.local.local_executor import LocalDriver
 from gristmill.executors.local.process_pool import ProcessHandle, ProcessPool
@@ -66,13 +66,18 @@ class _QuarantineBuffer:
     """Holds quarantined records until the receipt takes them to the driver. Stands in for `Run`."""
 
     records: list[QuarantinedRecord] = field(default_factory=list)
+    counts: dict[str, list[StageStats]] = field(default_factory=dict)
+    """The counts of each source."""
     url = ""
     earlier_errors = (0, 0)
 
     def add_quarantined(self, records: Sequence[QuarantinedRecord]) -> None:
         self.records.extend(records)
 
-    def add_rows_read(self, source: str, rows: int) -> None: ...
+    def add_counts(self, source: str, group: int, stats: Sequence[StageStats]) -> None:
+        known = self.counts.setdefault(source, [StageStats() for _ in stats])
+        for total, more in zip(known, stats, strict=True):
+            total.add(more)
 
     def quarantined(self) -> Iterator[QuarantinedRecord]:
         return iter(self.records)
@@ -141,11 +146,14 @@ class GuardDriver(LocalDriver):
     def run_call(self, items: Sequence[WorkItem]) -> Iterator[list[CallOutput]]:
         """Yield outputs as they come. Raises an error that must end the run."""
         self.quarantine_buffer.records.clear()
+        self.quarantine_buffer.counts.clear()
         flow = self.flow = _SingleCallFlow(self.plan, items, self.quarantine)
         for _ in self.loop_turns():
             if out := flow.take_out():
                 yield out
-        self.stats = flow.stats[0]
+        self.stats, counts = flow.stats[0], self.quarantine_buffer.counts
+        for position, stat in enumerate(self.stats if len(counts) > 1 else ()):
+            stat.by_source = {source: stats[position] for source, stats in counts.items()}
 
     def take_quarantined(self) -> list[QuarantinedRecord]:
         records, self.quarantine_buffer.records = self.quarantine_buffer.records, []

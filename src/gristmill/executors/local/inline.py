@@ -76,7 +76,6 @@ class _InlineWorkers:
             worker.side_output_recorder.send = partial(self._reject, call)
         if worker.isolator:
             worker.isolator.begin(call.items[0].history if call.streams else FailureHistory(), call.budget)
-        call.partial_stats = worker.stats
         repeat = RetryCheck(call.items[0].sent_outputs, worker.stages, call.items[0].lineage)
         tasks = [_load_task(self.groups[index].gather, item) for item in call.items]
         outputs = repeat.rest(worker.stream(tasks, call.start))
@@ -89,6 +88,7 @@ class _InlineWorkers:
                 return
             if task is None:
                 break
+            call.partial_stats = worker.look_at_stats()
             self.flow.add_output(call, CallOutput(task.lineage, LocalTaskRef(task), task.nbytes, len(worker.stages)))
             yield
             if call.streams:  # otherwise outputs of a generator would pile up

@@ -54,7 +54,9 @@ def _header(facts: Facts) -> str:
 
 def _attempts(facts: Facts) -> list[str]:
     """What to know of a run that was stopped and went on."""
-    notes = [f"{facts['attempts']:,} attempts, counted together."] if facts["attempts"] > 1 else []
+    notes = (
+        [f"{facts['attempts']:,} attempts, counted together; each source counts once."] if facts["attempts"] > 1 else []
+    )
     if facts["not_counted"]:
         before = (
             "was finished by an earlier attempt; its"
@@ -62,9 +64,10 @@ def _attempts(facts: Facts) -> list[str]:
             else ("were finished by an earlier attempt; their")
         )
         notes.append(f"{count_noun(facts['not_counted'], 'source')} {before} rows are not counted.")
-    if facts.get("read_twice"):
+    if unfinished := facts.get("unfinished_rows"):
         notes.append(
-            f"{count_noun(facts['read_twice'], 'row')} counted twice, because an attempt was stopped within a source."
+            f"{count_noun(unfinished, 'row')} of sources that were not finished {'is' if unfinished == 1 else 'are'} "
+            "included here. The run reads them again when it goes on, and counts them once."
         )
     return notes
 

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.deciding_stage import DecidingStage
+from gristmill.core.executor import rows_read
 from gristmill.core.records.row_sketch import bucket_lower_bound
 from gristmill.core.records.run_directory import versions
 from gristmill.core.records.stage_identity import describe_stage
 from gristmill.core.result import StageSummary, Summary, folded_stages
-from gristmill.report.attempts import AttemptCounts, combine_attempts, latest_entries, rows_read_twice
-from gristmill.report.run_records import Records
+from gristmill.report.run_records import Records, latest_entries
 from gristmill.report.run_report import provenance
 from gristmill.report.run_report.duplicate_clusters import duplicate_clusters
 from gristmill.report.run_report.score_histogram import build_histogram, limits_in_threshold
@@ -53,15 +53,9 @@ class WorkerTimeline:
 
 
 def gather_facts(
-    plan: Plan,
-    run: Run,
-    progress: Progress,
-    timeline: WorkerTimeline,
-    error: BaseException | None,
-    attempts: Sequence[AttemptCounts] = (),
+    plan: Plan, run: Run, progress: Progress, timeline: WorkerTimeline, error: BaseException | None
 ) -> dict[str, Any]:
-    """All that there is to tell of a run. `attempts` are those before this one."""
-    progress = combine_attempts(progress, attempts, plan.all_stages)
+    """All that there is to tell of a run."""
     summary = Summary.of(progress)
     files = [file for task in (*run.kept_outputs, *run.outputs) for file in task.written]
     told = {
@@ -72,9 +66,10 @@ def gather_facts(
         "rows_out": summary.rows_out,
         "quarantined": summary.quarantined,
         "seconds": round(summary.seconds, 3),
-        "attempts": len(attempts) + 1,
+        "attempts": run.counts.earlier_attempts + (progress.sources_done > progress.sources_kept or error is not None),
         "done_before": len(run.kept_outputs),
-        "not_counted": _not_counted(run, attempts),
+        "not_counted": run.counts.sources_unknown,
+        "unfinished_rows": _unfinished_rows(run, progress) if error is not None else 0,
         "files": len(files),
         "bytes": sum(file.size for file in files),
         "stages": _stages(plan, progress),
@@ -86,7 +81,7 @@ def gather_facts(
         "memory": provenance.peak_memory(),
         "versions": versions(),
     }
-    return {**told, **_facts_of_run_directory(run, attempts, told)}
+    return {**told, **_facts_of_run_directory(run, told)}
 
 
 def _failure(error: BaseException) -> str:
@@ -94,14 +89,12 @@ def _failure(error: BaseException) -> str:
     return told if len(told) <= OUTCOME_CHARS else f"{told[:OUTCOME_CHARS]}…"
 
 
-def _not_counted(run: Run, attempts: Sequence[AttemptCounts]) -> int:
-    """Sources that were done by attempts of which nothing is known but the output."""
-    known = {attempt.id for attempt in attempts}
-    entries = [run.entries.get(task.lineage.source) for task in run.kept_outputs]
-    return sum(1 for entry in entries if entry and entry.attempt not in known)
+def _unfinished_rows(run: Run, progress: Progress) -> int:
+    """Rows that were read of sources that were not finished, and will be read again."""
+    return max(rows_read(stats for _, stats in progress.attempt_stages[:2]) - run.rows_finished, 0)
 
 
-def _facts_of_run_directory(run: Run, attempts: Sequence[AttemptCounts], told: Mapping[str, Any]) -> dict[str, Any]:
+def _facts_of_run_directory(run: Run, told: Mapping[str, Any]) -> dict[str, Any]:
     """What the directory of the run tells, if it has one."""
     if not run.store or run.store.get("plan.json") is None:
         return {}
@@ -116,7 +109,6 @@ def _facts_of_run_directory(run: Run, attempts: Sequence[AttemptCounts], told: M
         "memory_bytes": max(told["memory"].values(), default=0) * 1e6,
     }
     return {
-        "read_twice": rows_read_twice(attempts, first),
         "sources": provenance.rows_by_source(records, first, last, told["rows_in"] - told["quarantined"]),
         "duplicates": duplicate_clusters(records),
         "predicted": provenance.estimate_and_actual(run.store, actual),

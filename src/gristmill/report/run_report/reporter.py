@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.executor import ReportWriter
-from gristmill.report.attempts import AttemptLog
 from gristmill.report.run_report.report_html import report_page
 from gristmill.report.run_report.report_json import WorkerTimeline, gather_facts
 
@@ -26,15 +25,12 @@ class RunReporter(ReportWriter):
     def __init__(self, store: RecordStore) -> None:
         self._store = store
         self._timeline = WorkerTimeline()
-        self._attempt_log = AttemptLog(store)
 
     def update(self, progress: Progress) -> None:
         self._timeline.update(progress)
-        self._attempt_log.update(progress)
 
     def write(self, plan: Plan, run: Run, progress: Progress, error: BaseException | None) -> None:
-        self._attempt_log.write(progress)
-        facts = gather_facts(plan, run, progress, self._timeline, error, self._attempt_log.earlier_attempts(plan, run))
+        facts = gather_facts(plan, run, progress, self._timeline, error)
         self._store.put(REPORT_JSON, json.dumps(facts, default=str, indent=1).encode())
         self._store.put(REPORT_HTML, page_within_limit(facts))
 

@@ -10,6 +10,12 @@ from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.records.row_sketch import RowSketch
 from gristmill.core.task import Task
 
+ADDITIVE = (
+    *("tasks_in", "tasks_out", "rows_in", "rows_out", "rows_past", "undecided"),
+    *("quarantined", "bytes_in", "bytes_out", "seconds"),
+)
+"""The numbers of `StageStats`."""
+
 
 @fast_dataclass(slots=True)
 class StageStats:
@@ -21,6 +27,8 @@ class StageStats:
     rows_out: int = 0
     rows_past: int = 0
     """Rows of other branches, which bypass the stage."""
+    undecided: int = 0
+    """Rows that came in and have no answer yet, in a call that is still running."""
     quarantined: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
@@ -32,34 +40,49 @@ class StageStats:
     """A summary of the stage's rows, for the report."""
     part_of: str = ""
     """The name of the composite stage that this stage belongs to, if any."""
+    by_source: dict[str, StageStats] | None = None
+    """The part of each source, in what a worker reports of a call with several."""
 
     def add(self, other: StageStats) -> None:
-        self.tasks_in += other.tasks_in
-        self.tasks_out += other.tasks_out
-        self.rows_in += other.rows_in
-        self.rows_out += other.rows_out
-        self.rows_past += other.rows_past
-        self.quarantined += other.quarantined
-        self.bytes_in += other.bytes_in
-        self.bytes_out += other.bytes_out
-        self.seconds += other.seconds
+        for name in ADDITIVE:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         self.add_counts(other.counts)
         if other.sketch:
             self.sketch = self.sketch or RowSketch()
             self.sketch.add(other.sketch)
 
+    def subtract(self, other: StageStats) -> None:
+        """Take away counts that are part of these; not those in a sketch, which becomes unknown."""
+        for name in ADDITIVE:
+            setattr(self, name, getattr(self, name) - getattr(other, name))
+        self.counts = {name: value - other.counts.get(name, 0) for name, value in (self.raw or self.counts).items()}
+        self.raw = self.sketch = None
+
     def copy(self) -> StageStats:
         """A snapshot of the counts."""
         return replace(self, counts={**self.counts})
 
+    def without_sketch(self) -> StageStats:
+        return replace(self, sketch=None)
+
     def as_counts(self) -> dict[str, Any]:
         """The counts by name, without the row sketch."""
-        names = [one.name for one in fields(self) if one.name != "raw"]
+        names = [one.name for one in fields(self) if one.name not in ("raw", "by_source")]
         return {name: None if name == "sketch" else getattr(self, name) for name in names}
 
     def add_counts(self, counts: Mapping[str, float]) -> None:
         for name, value in counts.items():
             self.counts[name] = self.counts.get(name, 0) + value
+
+    @property
+    def net(self) -> int:
+        """Rows in that did not come out. Negative where a stage makes more rows; 0 where it takes none."""
+        return self.rows_in - self.rows_out - self.quarantined if self.rows_in else 0
+
+    @property
+    def dropped(self) -> int:
+        """Rows that the stage dropped. In a running call it never falls."""
+        return max(self.net - self.undecided, 0)
 
     def count_input(self, task: Task[Any]) -> None:
         self.tasks_in += 1
