@@ -176,7 +176,7 @@ def test_a_replay_after_a_fix_of_code_does_again_only_the_files_of_quarantined_r
         (tmp_path / "in" / f"{name}.jsonl").write_text("".join(f'{{"text": "{text}"}}\n' for _ in range(2)))
 
     def rows(number: Any, factor: int = 1, replay: bool = True) -> int:
-        return run(sacks(tmp_path, number, factor), tmp_path, replay).summary()["read_jsonl"].rows_out
+        return run(sacks(tmp_path, number, factor), tmp_path, replay).summary(attempt=True)["read_jsonl"].rows_out
 
     def run(which: Pipeline, folder: Path, replay: bool) -> Any:
         return which.run(LocalExecutor(0), run_dir=folder / "run", replay=replay, max_errors=None)
