@@ -10,14 +10,33 @@ from typing import TYPE_CHECKING
 from gristmill.core.lazy import lazy
 
 if TYPE_CHECKING:
+    from gristmill.audio.audio_task import AudioTask as AudioTask
     from gristmill.audio.batch import AudioBatch as AudioBatch
     from gristmill.audio.batch import BadAudio as BadAudio
+    from gristmill.audio.columns import AudioToDocumentStage as AudioToDocumentStage
+    from gristmill.audio.columns import GetAudioDurationStage as GetAudioDurationStage
+    from gristmill.audio.columns import PreserveByValueStage as PreserveByValueStage
     from gristmill.audio.decode import AudioHeader as AudioHeader
     from gristmill.audio.decode import Sound as Sound
     from gristmill.audio.decode import audio_header as audio_header
     from gristmill.audio.decode import decode_audio as decode_audio
+    from gristmill.audio.filters import AudioBandwidthFilter as AudioBandwidthFilter
+    from gristmill.audio.filters import AudioChannelCorrelationFilter as AudioChannelCorrelationFilter
+    from gristmill.audio.filters import AudioChannelsFilter as AudioChannelsFilter
+    from gristmill.audio.filters import AudioClippingFilter as AudioClippingFilter
+    from gristmill.audio.filters import AudioDCOffsetFilter as AudioDCOffsetFilter
+    from gristmill.audio.filters import AudioDurationFilter as AudioDurationFilter
+    from gristmill.audio.filters import AudioFilter as AudioFilter
+    from gristmill.audio.filters import AudioLoudnessFilter as AudioLoudnessFilter
+    from gristmill.audio.filters import AudioRangeFilter as AudioRangeFilter
+    from gristmill.audio.filters import AudioSampleRateFilter as AudioSampleRateFilter
+    from gristmill.audio.filters import AudioSilenceFilter as AudioSilenceFilter
+    from gristmill.audio.filters import AudioSNRFilter as AudioSNRFilter
+    from gristmill.audio.measures import Measures as Measures
     from gristmill.audio.read import ManifestReader as ManifestReader
     from gristmill.audio.read import ManifestReaderStage as ManifestReaderStage
+    from gristmill.audio.score import AudioScore as AudioScore
+    from gristmill.audio.score import AudioScoreFilter as AudioScoreFilter
     from gristmill.audio.waveforms import WaveformStage as WaveformStage
     from gristmill.audio.waveforms import sounds as sounds
     from gristmill.audio.write import ManifestWriterStage as ManifestWriterStage

@@ -21,8 +21,9 @@ AUDIO, AUDIO_ID = "audio", "audio_id"
 AUDIO_FILEPATH, OFFSET, DURATION, TEXT = "audio_filepath", "offset", "duration", "text"
 SAMPLE_RATE, NUM_CHANNELS = "sample_rate", "num_channels"
 
-WAVEFORM, AUDIO_HEADER, MEASURES = "waveform", "audio_header", "audio_measures"
-"""How the names of decoded objects begin."""
+DECODED = "decoded"
+"""The name of the decoded objects: for each row a dict with what has been decoded or measured of it so far. Batches
+that are made of a batch share the dicts of their rows, so what one decodes the others have."""
 
 
 class AudioBatch(SampleBatch):
@@ -35,7 +36,7 @@ class AudioBatch(SampleBatch):
     sample_name = "recording"
     id_column = AUDIO_ID
     encoded_column = AUDIO
-    decoded_objects = (WAVEFORM, AUDIO_HEADER, MEASURES)
+    decoded_objects = (DECODED,)
     formats = EXTENSIONS
     format_of = staticmethod(audio_format)
 

@@ -19,8 +19,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gristmill.audio.audio_format import FFMPEG_NAMES, HEAD_BYTES, MP3, SOUNDFILE_FORMATS, audio_format, shown_beginning
+from gristmill.audio.audio_format import (
+    FFMPEG_NAMES,
+    HEAD_BYTES,
+    MP3,
+    SOUNDFILE_FORMATS,
+    WAV,
+    audio_format,
+    shown_beginning,
+)
 from gristmill.audio.batch import BadAudio
+from gristmill.audio.encode import read_waveform_bytes
 from gristmill.audio.promised_size import check_promised_size
 from gristmill.core.errors import InputError, require
 from gristmill.io.storage.file_input import file_system
@@ -41,6 +50,10 @@ encoders pad, and manifests round."""
 WINDOW_FRAMES = 2**20
 _PREROLL_SECONDS = 0.5
 """How long before a segment decoding begins: most codecs need some sound to settle."""
+
+
+class LongAudio(BadAudio):
+    """A recording that takes more memory than it may when it is decoded as a whole."""
 
 
 class Sound(NamedTuple):
@@ -143,6 +156,17 @@ class _SoundFile(OpenSound):
         self._file.close()
 
 
+class _Waveform(OpenSound):
+    """Samples that a stage has changed."""
+
+    def __init__(self, samples: Samples, rate: int) -> None:
+        self._samples = samples
+        self.header = AudioHeader(WAV, rate, samples.shape[1], len(samples), "float")
+
+    def blocks(self, start: int, frames: int | None) -> Iterator[Samples]:
+        yield self._samples[start : None if frames is None else start + frames]
+
+
 class _AvFile(OpenSound):
     """A recording, or a video with sound, that FFmpeg reads."""
 
@@ -214,6 +238,9 @@ def _reason(error: BaseException) -> str:
 @contextmanager
 def open_sound(source: Any) -> Iterator[OpenSound]:
     """Open a recording: a path, a URL, or encoded bytes. Raises BadAudio."""
+    if not isinstance(source, str) and (known := read_waveform_bytes(source)):
+        yield _Waveform(*known)
+        return
     with _opened(source) as (file, size, content):
         head = file.read(HEAD_BYTES)
         if not head:
@@ -263,23 +290,34 @@ def decode(
     duration: float | None = None,
     rate: int | None = None,
     mono: bool = False,
+    max_bytes: int = MAX_DECODED_BYTES,
 ) -> Sound:
     """A recording, or the segment of it that begins at `offset` and lasts `duration` seconds; with `rate` and `mono`
     resampled and mixed while it is read. Raises BadAudio."""
     with open_sound(source) as sound:
-        blocks, size = [], 0
+        blocks, size = [], _expected_bytes(sound.header, duration if offset is not None else None, rate, mono)
+        _check_size(size, max_bytes)
+        size = 0
         for block in converted(sound.windows(offset, duration), sound.header.rate, rate, mono):
             size += block.nbytes
-            if size > MAX_DECODED_BYTES:
-                raise BadAudio(
-                    f"decoded, it takes more than {MAX_DECODED_BYTES >> 20} MiB: cut it with SplitLongAudioStage first"
-                )
+            _check_size(size, max_bytes)
             blocks.append(block)
         if not blocks:
             raise BadAudio("too short to be resampled")
         samples = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
         samples.flags.writeable = False  # stages share it: one that changes it must copy it first
         return Sound(samples, rate or sound.header.rate)
+
+
+def _expected_bytes(header: AudioHeader, duration: float | None, rate: int | None, mono: bool) -> float:
+    """The memory that a recording or a segment takes, as far as its header says."""
+    seconds = header.seconds or 0.0 if duration is None else min(duration, header.seconds or duration)
+    return seconds * (rate or header.rate) * (1 if mono else header.channels) * 4
+
+
+def _check_size(size: float, max_bytes: int) -> None:
+    if size > max_bytes:
+        raise LongAudio(f"decoded, it takes more than {max_bytes >> 20} MiB: cut it with SplitLongAudioStage first")
 
 
 def converted(blocks: Iterator[Samples], old_rate: int, rate: int | None, mono: bool) -> Iterator[Samples]:

@@ -14,13 +14,14 @@ that is less than `KEPT_BYTES` in a batch; the rest is decoded again if another 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
-from gristmill.audio.batch import AUDIO, AUDIO_FILEPATH, DURATION, OFFSET, WAVEFORM, AudioBatch, BadAudio
-from gristmill.audio.decode import Sound, converted, decode
+from gristmill.audio.batch import AUDIO, AUDIO_FILEPATH, DECODED, DURATION, OFFSET, AudioBatch, BadAudio
+from gristmill.audio.decode import MAX_DECODED_BYTES, LongAudio, Sound, converted, decode
 from gristmill.core.arrow.table_conversion import POSITION, table_to_rows
 from gristmill.core.batch import SOURCE_FILE
 from gristmill.core.errors import BadRecordError
@@ -28,6 +29,10 @@ from gristmill.core.stage import Columns, ProcessingStage
 
 if TYPE_CHECKING:
     from gristmill.audio.decode import Samples
+
+T = TypeVar("T")
+
+_AS_RECORDED = (None, False)
 
 KEPT_BYTES = 192 * 2**20
 """How much decoded sound stays with a batch."""
@@ -52,17 +57,17 @@ def sources_of(batch: AudioBatch) -> list[tuple[Any, float | None, float | None]
     return [(path if data is None else data, offset, length) for data, path, offset, length in given]
 
 
-def decode_row(where: tuple[Any, Any, Any], rate: int | None = None, mono: bool = False) -> Sound | BadAudio:
-    """The sound of one row, from one of `sources_of`, or why there is none."""
+def row_of(where: tuple[Any, Any, Any], read: Callable[[Any, float | None, float | None], T]) -> T | BadAudio:
+    """What is read of one row, from one of `sources_of`, or why it cannot be read."""
     source, offset, duration = where
     if source is None or (isinstance(source, str) and not source):
         return BadAudio(f"neither {AUDIO_FILEPATH} nor {AUDIO}: nothing to decode")
     try:
-        return decode(source, _number(OFFSET, offset), _number(DURATION, duration), rate, mono)
+        return read(source, _number(OFFSET, offset), _number(DURATION, duration))
     except BadAudio as error:
         return error
     except MemoryError:
-        return BadAudio("a recording that does not fit into memory: cut it with SplitLongAudioStage first")
+        return LongAudio("it does not fit into memory: cut it with SplitLongAudioStage first")
 
 
 def _number(name: str, value: Any) -> float | None:
@@ -71,39 +76,52 @@ def _number(name: str, value: Any) -> float | None:
     return value
 
 
-def sounds(batch: AudioBatch, rate: int | None = None, mono: bool = False) -> Iterator[Sound | BadAudio]:
+def decoded_of(batch: AudioBatch) -> list[dict[Any, Any]]:
+    """For each row a dict of what has been decoded or measured of it."""
+    cells: list[dict[Any, Any]] = batch.objects.setdefault(DECODED, [{} for _ in range(batch.num_items)])
+    return cells
+
+
+def sounds(
+    batch: AudioBatch, rate: int | None = None, mono: bool = False, max_bytes: int = MAX_DECODED_BYTES
+) -> Iterator[Sound | BadAudio]:
     """The sound of each row, in order, or why there is none: as it was recorded, or at a `rate`, or mixed to `mono`.
 
-    What is decoded stays with the batch. At another rate it is made of what the batch has, or decoded.
+    What is decoded stays with the row. At another rate it is made of what the row has, or decoded.
     """
-    name = WAVEFORM if rate is None and not mono else f"{WAVEFORM}_{rate}_{'mono' if mono else 'all'}"
-    kept: list[Any] = batch.objects.setdefault(name, [None] * batch.num_items)
-    recorded = batch.objects.get(WAVEFORM, kept)
+    form = (rate, mono)
+    cells = decoded_of(batch)
     sources: list[Any] = []
-    free = KEPT_BYTES - sum(one.samples.nbytes for one in kept if isinstance(one, Sound))
-    for row in range(batch.num_items):
-        sound = kept[row]
+    free = KEPT_BYTES - sum(one.samples.nbytes for cell in cells for one in cell.values() if isinstance(one, Sound))
+    for row, cell in enumerate(cells):
+        sound: Any = cell.get(form)
         if sound is None:
-            if recorded[row] is not None:
-                sound = changed(recorded[row], rate, mono)
+            if isinstance(recorded := cell.get(_AS_RECORDED), Sound):
+                sound = changed(recorded, rate, mono)
             else:
                 sources = sources or sources_of(batch)
-                sound = decode_row(sources[row], rate, mono)
+                sound = row_of(sources[row], partial(decode, rate=rate, mono=mono, max_bytes=max_bytes))
             size = sound.samples.nbytes if isinstance(sound, Sound) else 0
-            if size <= free:
-                kept[row] = sound
+            if size <= free and not isinstance(sound, LongAudio):
+                cell[form] = sound
                 free -= size
         yield sound
 
 
-def changed(sound: Sound | BadAudio, rate: int | None, mono: bool) -> Sound | BadAudio:
+def changed(sound: Sound, rate: int | None, mono: bool) -> Sound:
     """A sound at another rate, mixed to one channel if `mono`."""
-    if isinstance(sound, BadAudio):
-        return sound
     blocks = list(converted(iter([sound.samples]), sound.rate, rate, mono))
     samples = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
     samples.flags.writeable = False
     return Sound(samples, rate or sound.rate)
+
+
+def recording_name(batch: AudioBatch, row: int) -> str:
+    """What users know a row by: its file, or its id."""
+    for name in (AUDIO_FILEPATH, batch.id_column):
+        if name in batch.get_columns() and (value := batch.data.column(name)[row].as_py()):
+            return str(value)
+    return "a recording without a name"
 
 
 def set_aside_row(batch: AudioBatch, row: int, error: BadAudio, stage: ProcessingStage[Any, Any] | None) -> None:
@@ -111,8 +129,7 @@ def set_aside_row(batch: AudioBatch, row: int, error: BadAudio, stage: Processin
     values = table_to_rows(batch.data.slice(row, 1))[0]
     position, file = values.pop(POSITION, None), batch.metadata.get(SOURCE_FILE)
     values.pop(AUDIO, None)
-    name = values.get(AUDIO_FILEPATH) or values.get(batch.id_column)
-    reason = f"{name}: {error}" if name else str(error)
+    reason = f"{recording_name(batch, row)}: {error}"
     if stage is None:
         raise BadRecordError(f"{file}: {reason}" if file else reason)
     stage.set_aside(reason, row=values, file=file, position=position)

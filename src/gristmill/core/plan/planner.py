@@ -25,6 +25,7 @@ from gristmill.core.function import task_types
 from gristmill.core.plan.column_checks import check_sampled_columns
 from gristmill.core.records.rejected_rows import RejectedRowRecorder
 from gristmill.core.resources import Resources
+from gristmill.core.row_task import row_by_row
 from gristmill.core.stage import (
     CompositeStage,
     ProcessingStage,
@@ -249,7 +250,7 @@ def decompose(stages: Iterable[ProcessingStage[Any, Any]]) -> list[ProcessingSta
             inner = decompose(parts)
             flat.extend(_folded(inner, stage.name) if stage.folds else inner)
         else:
-            flat.append(stage)
+            flat.append(row_by_row(stage))
     return flat
 
 

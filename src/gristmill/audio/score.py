@@ -1,0 +1,127 @@
+"""Stages that run filters on recordings.
+
+    AudioScoreFilter   scores recordings and drops some by their score
+    AudioScore         only adds the score as a column
+
+Filters of one stage, and stages that share a worker, share what was measured. Long recordings are measured window by
+window, so memory stays flat. A recording that cannot be decoded goes to quarantine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from gristmill.audio.batch import AudioBatch, BadAudio
+from gristmill.audio.decode import AudioHeader, LongAudio, Sound, open_sound
+from gristmill.audio.filters import HEADER, LENGTH, LOUDNESS, AudioFilter
+from gristmill.audio.loudness import loudness
+from gristmill.audio.measures import Measures
+from gristmill.audio.waveforms import decoded_of, recording_name, row_of, sounds, sources_of
+from gristmill.core.deciding_stage import Decision
+from gristmill.core.stage import Columns
+from gristmill.samples.batch import SampleBatch
+from gristmill.samples.decode import Decoder
+from gristmill.samples.score import SampleScore, SampleScoreFilter, ScoresSamples
+
+WHOLE_BYTES = 64 * 2**20
+"""Recordings that take more memory than this when they are decoded are measured window by window."""
+
+
+def _header(source: Any, _offset: float | None, _duration: float | None) -> AudioHeader:
+    """The header of the recording of a row. Raises BadAudio."""
+    with open_sound(source) as sound:
+        return sound.header
+
+
+def _seconds(source: Any, offset: float | None, duration: float | None) -> float:
+    """The length of a segment or, by its header, of a recording; if the header does not say, all is decoded."""
+    with open_sound(source) as sound:
+        whole = sound.header.seconds
+        if whole is None:
+            whole = sum(map(len, sound.blocks(0, None))) / sound.header.rate
+    if not whole:
+        raise BadAudio("no samples")
+    if offset is None:
+        return whole
+    if offset >= whole:
+        raise BadAudio(f"the segment begins at {offset:g} s, and the recording ends at {whole:.3f} s")
+    return whole - offset if duration is None else duration
+
+
+def measured_rows(batch: AudioBatch, kind: str) -> list[Any]:
+    """What filters that look at `kind` are given for each row, or a BadAudio. It stays with the row."""
+    cells = decoded_of(batch)
+    missing = [row for row, cell in enumerate(cells) if kind not in cell]
+    if missing:
+        asked = batch if len(missing) == len(cells) else batch.take(missing)
+        if kind in (HEADER, LENGTH):
+            reads = _header if kind == HEADER else _seconds
+            found: Iterable[Any] = (row_of(source, reads) for source in sources_of(asked))
+        else:
+            found = _heard(asked, loudness if kind == LOUDNESS else Measures.of)
+        for row, measured in zip(missing, found, strict=True):
+            cells[row][kind] = measured
+    return [cell[kind] for cell in cells]
+
+
+def _heard(batch: AudioBatch, measure: Callable[..., Any]) -> Iterator[Any]:
+    """What is measured of each row, from its samples."""
+
+    def in_windows(source: Any, offset: float | None, duration: float | None) -> Any:
+        with open_sound(source) as opened:
+            return measure(opened.windows(offset, duration), opened.header.rate, opened.header.channels)
+
+    sources: list[Any] = []
+    for row, sound in enumerate(sounds(batch, max_bytes=WHOLE_BYTES)):
+        if isinstance(sound, Sound):
+            yield measure([sound.samples], sound.rate, sound.samples.shape[1])
+        elif isinstance(sound, LongAudio):
+            sources = sources or sources_of(batch)
+            yield row_of(sources[row], in_windows)
+        else:
+            yield sound
+
+
+class _ScoresAudio(ScoresSamples):
+    kind = AudioBatch
+    filter_class = AudioFilter
+
+    def decoder(self, looks_at: str) -> Decoder:
+        raise AssertionError(f"{looks_at} of recordings is not made of one column")
+
+    def filter_inputs(self, batch: SampleBatch, looks_at: str) -> Sequence[Any]:
+        """As in the base class: a row that cannot be decoded raises, until the worker has found it."""
+        assert isinstance(batch, AudioBatch)
+        rows = measured_rows(batch, looks_at)
+        bad = next((index for index, row in enumerate(rows) if isinstance(row, BadAudio)), None)
+        if bad is not None:
+            raise BadAudio(f"{recording_name(batch, bad)}: {rows[bad]}")
+        return rows
+
+
+class AudioScoreFilter(_ScoresAudio, SampleScoreFilter[AudioBatch]):
+    """Scores recordings and keeps those that the filter keeps, or with `invert` those that it does not.
+
+    `filter_obj` is a filter, or a list that is run in order: a recording that one drops is not scored by the next.
+    `score_field` is the column for the scores, or a list of one for each filter; None: they are not written.
+    """
+
+    max_retries = 0
+    """What cannot be decoded once cannot be decoded."""
+
+    def decide(self, batch: AudioBatch) -> Decision:
+        decoded_of(batch)  # so that the batches made of this one, which each filter is given, share what is decoded
+        return super().decide(batch)
+
+    def inputs(self) -> tuple[list[str], Columns]:
+        return ["data"], []
+
+
+class AudioScore(_ScoresAudio, SampleScore[AudioBatch]):
+    """Adds a column with the score of each recording, and drops none."""
+
+    max_retries = 0
+
+    def inputs(self) -> tuple[list[str], Columns]:
+        return ["data"], []
