@@ -46,23 +46,26 @@ def open_shelf() -> Iterator[Shelf]:
                 self.send_header("Content-Length", "0")
                 self.end_headers()
                 return
-            start = 0
+            start, end = 0, len(body)
             wanted = self.headers.get("Range", "")
             if wanted.startswith("bytes="):
-                start = int(wanted[6:].split("-")[0])
+                first, _, last = wanted[6:].partition("-")
+                start, end = int(first), min(int(last or end) + 1, end)
                 self.send_response(206)
-                self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
+                self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(body)}")
             else:
                 self.send_response(200)
-            self.send_header("Content-Length", str(len(body) - start))
+            self.send_header("Content-Length", str(end - start))
+            self.send_header("Accept-Ranges", "bytes")
             self.send_header("Content-Type", shelf.types.get(path, "application/octet-stream"))
             self.send_header("ETag", '"one"')
             self.end_headers()
             if fault == "cut":
-                self.wfile.write(body[start : start + (len(body) - start) // 2])
+                self.wfile.write(body[start : start + (end - start) // 2])
                 self.close_connection = True
                 return
-            self.wfile.write(body[start:])
+            if self.command != "HEAD":
+                self.wfile.write(body[start:end])
 
         do_HEAD = do_GET  # noqa: N815
 

@@ -264,10 +264,42 @@ def test_private_addresses_are_refused_also_after_a_redirect(web: Web, monkeypat
         ("::ffff:10.0.0.1", False),
         ("64:ff9b::a00:1", False),
         ("2002:7f00:1::", False),
+        ("192.0.0.192", False),
+        ("192.0.0.9", False),
+        ("fec0::1", False),
+        ("64:ff9b:1::a00:1", False),
+        ("::127.0.0.1", False),
+        ("::ffff:0:127.0.0.1", False),
+        ("5f00::1", False),
+        ("64:ff9b::808:808", True),
     ],
 )
 def test_which_addresses_are_public(address: str, public: bool) -> None:
     assert is_public(address) is public
+
+
+PRIVATE_HOSTS = """
+127.1 2130706433 0x7f.1 0177.0.0.1 10.0x1 127.0.0.1. １２７.１ [::1] [::127.0.0.1]
+localhost LOCALHOST. a.localhost intranet metadata.google.internal printer.local router.lan
+"""
+
+
+@pytest.mark.parametrize("host", PRIVATE_HOSTS.split())
+def test_private_hosts_are_refused_behind_a_proxy_in_any_spelling(
+    host: str, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", web.url)
+    monkeypatch.setenv("no_proxy", "")
+    with pytest.raises(DownloadError, match="private network"):
+        HttpClient(Manners(max_retries=0)).fetch(f"http://{host}/secret")
+    assert not web.asked
+
+
+def test_public_hosts_are_asked_for_behind_a_proxy(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", web.url)
+    monkeypatch.setenv("no_proxy", "")
+    web.files["http://example.org/a"] = b"there"
+    assert HttpClient(Manners(max_retries=0)).fetch("http://example.org/a").body == b"there"
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://host/x", "http://", "http://[x/", "nonsense"])

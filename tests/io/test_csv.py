@@ -1,6 +1,7 @@
 """CSV: values, types, rows that are bad, and files that are no CSV at all."""
 
 import gzip
+import time
 
 import pyarrow as pa
 import pytest
@@ -158,3 +159,20 @@ def test_csv_with_a_column_of_the_reserved_name(tmp_path):
         list(read_csv(source))
     [table] = read_csv(source, ["_position"])
     assert table.to_pylist() == [{"_position": "1", POSITION: 0}]
+
+
+def seconds_to_read(folder, columns):
+    path = folder / f"{columns}.csv"
+    path.write_text(",".join(f"c{number}" for number in range(columns)) + "\n" + ",".join("x" * columns) + "\n")
+    source, names = FileInput(FileSlice(str(path))), [f"c{number}" for number in range(columns)]
+    found = []
+    for _ in range(3):
+        began = time.process_time()
+        [table] = read_csv(source, names)
+        assert peek_csv(source).names == table.column_names == [*names, POSITION]
+        found.append(time.process_time() - began)
+    return min(found)
+
+
+def test_thousands_of_columns_take_in_proportion_longer(tmp_path):
+    assert seconds_to_read(tmp_path, 16_000) < 64 * seconds_to_read(tmp_path, 1000)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import struct
+import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -17,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.core.errors import InputError
-from gristmill.models.fasttext_file import UnsupportedFastText, huffman_tree, parse_parts, read_parts
+from gristmill.models.fasttext_file import DamagedFastText, WrongFastText, huffman_tree, parse_parts, read_parts
 from gristmill.models.fasttext_model import UNKNOWN, FastTextKernel, FastTextLibrary, FastTextModel
 from tests.models.fasttext_fixtures import Recipe, model_bytes
 
@@ -167,26 +169,56 @@ def test_files_that_are_cut_short_or_lie_are_told(tmp_path: Path) -> None:
 def opened(data: bytes) -> FastTextKernel | None:
     try:
         return FastTextKernel(parse_parts(data))
-    except (ValueError, UnsupportedFastText):
+    except ValueError:
         return None
 
 
-@pytest.mark.parametrize(("place", "value"), [(0, 1), (4, 11), (8 + 4 * 6, 9), (8 + 4 * 7, 2)])
-def test_other_kinds_of_files_are_not_known(place: int, value: int) -> None:
+@pytest.mark.parametrize(("place", "value"), [(0, 1), (4, 10), (8 + 4 * 6, 9), (8 + 4 * 7, 2)])
+def test_other_kinds_of_files_are_refused(place: int, value: int, tmp_path: Path) -> None:
     data = bytearray(model_bytes(Recipe()))
     data[place] = value
-    with pytest.raises(UnsupportedFastText):
+    with pytest.raises(WrongFastText):
         parse_parts(bytes(data))
-
-
-def test_what_is_not_known_is_left_to_the_library(tmp_path: Path) -> None:
-    data = bytearray(model_bytes(Recipe()))
-    data[4] = 11  # an older version: such models have no runs of characters, whatever they say
-    path = tmp_path / "older.bin"
+    path = tmp_path / "other.bin"
     path.write_bytes(data)
-    model = FastTextModel(path, "a test")
-    assert isinstance(model.load(), FastTextLibrary)
-    assert model.best(pa.array(["the rights of a"]))[0][0] in model.labels()
+    with pytest.raises(InputError, match="other.bin cannot be used: not a"):
+        FastTextModel(path, "a test").load()
+
+
+def test_models_of_the_older_version_have_no_ngrams_of_characters(tmp_path: Path) -> None:
+    data = bytearray(model_bytes(Recipe(loss=3)))
+    data[4] = 11
+    ours, library = both(bytes(data), tmp_path)
+    same(ours, library, pa.array(some_texts(2, 100)))
+
+
+@pytest.mark.parametrize("counts", [[2**62] * 7, [-1] * 7, [1, 2, 3, 4, 5, 6, 2**50], [2**50, 1, 1, 1, 1, 1, 1]])
+def test_no_count_of_a_label_leads_out_of_the_tree(counts: list[int]) -> None:
+    with pytest.raises(DamagedFastText, match="counts"):
+        huffman_tree(counts)
+
+
+def test_a_header_that_lies_takes_no_memory() -> None:
+    """A file of 10 kB that claims 2^27 buckets, of which it has three."""
+    data = bytearray(model_bytes(Recipe(piece=2, cutoff=3)))
+    data[8 + 4 * 8 : 8 + 4 * 9] = struct.pack("<i", 2**27)
+    tracemalloc.start()
+    parse_parts(bytes(data))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 64 * 2**20
+
+
+def test_sound_models_that_are_too_large_are_left_to_the_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gristmill.models.fasttext_file.MAX_BYTES", 100)
+    path = tmp_path / "large.ftz"
+    path.write_bytes(model_bytes(Recipe(piece=2)))
+    assert isinstance(FastTextModel(path, "a test").load(), FastTextLibrary)
+    path.write_bytes(model_bytes(Recipe(piece=2))[:-1])
+    with pytest.raises(InputError, match="damaged"):
+        FastTextModel(path, "a test").load()
 
 
 def test_without_kernels_the_library_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

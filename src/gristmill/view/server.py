@@ -51,8 +51,9 @@ class View:
         port: int = 0,
         text_field: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        follow_paths: bool = False,
     ) -> None:
-        self.routes = PageRoutes(RunOrDataset(url, storage_options or {}), text_field)
+        self.routes = PageRoutes(RunOrDataset(url, storage_options or {}), text_field, follow_paths)
         self.token = secrets.token_urlsafe(24)
         try:
             self._server = _Server((HOST, port), _Handler)

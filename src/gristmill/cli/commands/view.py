@@ -19,6 +19,13 @@ def view(
     text_field: Annotated[
         str | None, typer.Option("--text-field", help="The column with the text, if it is not found by its name.")
     ] = None,
+    follow_paths: Annotated[
+        bool,
+        typer.Option(
+            "--follow-paths",
+            help="Also show files outside of the dataset that rows name, and fetch them. Only for data you trust.",
+        ),
+    ] = False,
     browse: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
     verbose: Verbose = False,
 ) -> None:
@@ -26,7 +33,7 @@ def view(
     with exit_on_error(verbose):
         from gristmill.view.server import View
 
-        served = View(place, port, text_field)
+        served = View(place, port, text_field, follow_paths=follow_paths)
         typer.echo(f"{served.url}\nThe address contains a secret key; anyone who has it can read the data.")
         typer.echo("Press Ctrl-C to stop.")
         if browse and sys.stdout.isatty():

@@ -34,6 +34,8 @@ _SKIPPED = frozenset(
 _MARKS = {f"{_WORD}tab": "\t", f"{_WORD}br": "\n", f"{_WORD}cr": "\n", f"{_WORD}noBreakHyphen": "-"}
 _MAX_DEPTH = 200
 _CONTAINER = "META-INF/container.xml"
+_UTF16 = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"<\0": "utf-16-le", b"\0<": "utf-16-be"}
+"""The first bytes of XML in UTF-16, with a byte order mark or without."""
 
 _BLOCKS = frozenset(
     "p div br h1 h2 h3 h4 h5 h6 li tr blockquote section article table ul ol dl dt dd pre hr "  # noqa: SIM905
@@ -147,11 +149,13 @@ class EpubExtractor(DocumentExtractor):
 
 def parse_xml(data: bytes, name: str = "XML") -> ET.Element:
     """An element tree. Document type declarations, which can define entities, are refused before parsing."""
-    utf16 = data.startswith((b"\xff\xfe", b"\xfe\xff"))
+    encoding = next((encoding for start, encoding in _UTF16.items() if data.startswith(start)), "utf-8-sig")
     try:
-        text = data.decode("utf-16" if utf16 else "utf-8-sig")
+        text = data.decode(encoding)
     except UnicodeDecodeError as error:
-        raise ZipDocumentError(f"{name} is not valid {'UTF-16' if utf16 else 'UTF-8'}: {error.reason}") from error
+        raise ZipDocumentError(f"{name} is not valid {encoding[:6].upper()}: {error.reason}") from error
+    if "\0" in text:  # the parser would take it for UTF-16, in which a declaration looks different
+        raise ZipDocumentError(f"{name} is not valid XML: it has null characters")
     if "<!ENTITY" in text or "<!DOCTYPE" in text:
         raise ZipDocumentError(f"{name} has a document type declaration, which is not allowed")
     if (tags := text.count("<")) > MAX_TAGS:

@@ -11,7 +11,8 @@ host name is resolved and checked first, and then connected to by address, so th
 moment later (DNS rebinding) does not get past the check.
 
 What is given up: cookies, logins and HTTP/2. Limits hold for all threads of a process; each worker process has its own.
-Behind a proxy, names are resolved by the proxy, so only literal addresses are checked.
+Behind a proxy, names are resolved by the proxy, so only what can be known from the name is checked: addresses in any
+spelling, and names of private networks.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import random
 import socket
 import threading
 import time
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import field
@@ -289,7 +291,7 @@ class HttpClient:
         """The connection pool for one address of a host, and whether it goes through a proxy."""
         proxy = getproxies().get(scheme)
         if proxy and not proxy_bypass(host):
-            self._resolver.check_literal_address(host, url)
+            self._resolver.check_name(host, url)
             return self._cached_pool(
                 ("proxy", proxy), lambda: self._library().ProxyManager(proxy, **self._settings())
             ), True
@@ -394,26 +396,53 @@ class HostResolver:
         expires, addresses = self._known.get((host, port), (0.0, []))
         self._known[host, port] = (expires, [*addresses[1:], *addresses[:1]])
 
-    def check_literal_address(self, host: str, url: str) -> None:
-        """Refuse a literal private address. For requests through a proxy, which resolves names itself."""
-        try:
-            number = ipaddress.ip_address(host)
-        except ValueError:
-            return
-        if not self.allow_private and not is_public(str(number)):
-            raise DownloadError(url, f"{host} is an address of a private network, and is not fetched")
+    def check_name(self, host: str, url: str) -> None:
+        """Refuse a private address and a name of private networks. For requests through a proxy, which resolves names
+        itself."""
+        if not self.allow_private and _is_private_name(host):
+            raise DownloadError(
+                url,
+                f"{host} is a host of a private network, and is not fetched. If you trust the source of the URLs, pass "
+                "allow_private=True",
+            )
 
 
 def is_public(address: str) -> bool:
     """Whether an address is on the public internet, including IPv4 addresses embedded in IPv6."""
     number = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(number, ipaddress.IPv6Address):
-        embedded = number.ipv4_mapped or number.sixtofour or (number.teredo or (None, None))[1]
-        if embedded is None and number in ipaddress.ip_network("64:ff9b::/96"):
-            embedded = ipaddress.IPv4Address(int(number) & 0xFFFFFFFF)
-        if embedded is not None:
-            return is_public(str(embedded))
-    return number.is_global and not number.is_multicast
+    if isinstance(number, ipaddress.IPv4Address):
+        return number.is_global and not number.is_multicast and number not in _PROTOCOLS_IPV4
+    embedded = number.ipv4_mapped or number.sixtofour or (number.teredo or (None, None))[1]
+    if embedded is None and number in _NAT64:
+        embedded = ipaddress.IPv4Address(int(number) & 0xFFFFFFFF)
+    if embedded is not None:
+        return is_public(str(embedded))
+    return number in _GLOBAL_IPV6 and number.is_global
+
+
+_PROTOCOLS_IPV4 = ipaddress.ip_network("192.0.0.0/24")
+"""Addresses of protocols; some releases of Python take a part of them for global."""
+
+_GLOBAL_IPV6 = ipaddress.ip_network("2000::/3")
+"""All that has been given out for the internet. Outside are local addresses and several forms of embedded IPv4."""
+
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+_PRIVATE_SUFFIXES = (".localhost", ".local", ".localdomain", ".internal", ".intranet", ".lan", ".home.arpa")
+
+
+def _is_private_name(host: str) -> bool:
+    """Whether a host, which is not resolved here, is known to be private: an address in one of the spellings that
+    programs accept (127.1, 2130706433, 0x7f.1), a name without a dot, or one that ends as private names do."""
+    name = unicodedata.normalize("NFKC", host).replace("\u3002", ".").rstrip(".").lower()
+    try:
+        return not is_public(name)
+    except ValueError:
+        pass
+    try:
+        return not is_public(socket.inet_ntoa(socket.inet_aton(name)))
+    except (OSError, UnicodeError, ValueError):
+        return "." not in name or name.endswith(_PRIVATE_SUFFIXES)
 
 
 def _look_up(host: str, port: int, url: str) -> list[str]:

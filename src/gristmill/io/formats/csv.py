@@ -13,7 +13,7 @@ import codecs
 import csv
 import io
 import re
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -241,9 +241,9 @@ def column_names(head: bytes, path: str, form: CsvFormat) -> list[str]:
             quoting=csv.QUOTE_MINIMAL if marks["quote_char"] else csv.QUOTE_NONE,
         )
         names = next((line for line in lines if line), [])
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise InputError(f"{path} has two columns {twice[0]!r}: name them with read_kwargs={{'column_names': [...]}}")
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise InputError(f"{path} has two columns {twice!r}: name them with read_kwargs={{'column_names': [...]}}")
     for name in form.column_types:
         if name not in names:
             raise InputError(f"{path} has no column {name!r}, named in column_types.{did_you_mean(name, names)}")

@@ -26,7 +26,8 @@ def with_positions(table: pa.Table, numbers: Sequence[int], fields: Sequence[str
     """The table with the requested columns (nulls for one that is missing) and the number of each row."""
     check_column_names(path, table.column_names, fields)
     names = [name for name in (table.column_names if fields is None else fields) if name != POSITION]
-    columns = [table.column(name) if name in table.column_names else pa.nulls(table.num_rows) for name in names]
+    there = dict(zip(table.column_names, table.columns, strict=True))
+    columns = [there[name] if name in there else pa.nulls(table.num_rows) for name in names]
     return pa.table([*columns, make_array(numbers, pa.int64())], names=[*names, POSITION])
 
 

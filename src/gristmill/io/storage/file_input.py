@@ -186,8 +186,9 @@ def file_system(path: str, storage_options: Mapping[str, Any]) -> tuple[Any, str
 def check_column_names(path: str, names: Iterable[str], fields: Sequence[str] | None) -> None:
     """Raise an InputError if a column to read has a reserved name or a duplicate one."""
     seen: set[str] = set()
+    wanted = None if fields is None else frozenset(fields)
     for name in names:
-        if fields is not None and name not in fields:
+        if wanted is not None and name not in wanted:
             continue
         if name == POSITION:
             raise InputError(

@@ -21,6 +21,9 @@ from gristmill.text.argument_checks import check_count
 from gristmill.text.filters.user_lists import EntriesOrFile, check_entries_file, read_entries
 from gristmill.text.rule_filter import RuleFilter
 
+MAX_HOST_CHARACTERS = 253
+"""The limit of DNS. What is longer is no host, and would take quadratic time to compare."""
+
 _HOSTS_FILE_PREFIX = re.compile(r"^(?:0\.0\.0\.0|127\.0\.0\.1|::1?)\s+")  # as in the hosts files of ad blockers
 _WORD_BREAK = re.compile(r"[\W_]+")
 
@@ -130,7 +133,8 @@ def _host(url: str) -> str:
         host = urlsplit(url if "//" in url else f"//{url}").hostname or ""
     except ValueError:  # such as brackets without an IPv6 address
         return ""
-    return host.removeprefix("*.").removeprefix("www.").strip(".")
+    host = host.removeprefix("*.").removeprefix("www.").strip(".")
+    return host if len(host) <= MAX_HOST_CHARACTERS else ""
 
 
 def _normalise_url(url: str) -> str:

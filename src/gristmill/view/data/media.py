@@ -3,20 +3,24 @@
 Nothing is served but what begins like a picture or a recording of a kind listed here, and as that kind. SVG is none of
 them: it can hold scripts.
 
-Gives up: addresses of the web, which are never fetched: data must not make this machine call others.
+Rows may name files. Only those in the folder of the dataset are opened, and nothing is fetched from the web: data must
+not make this machine call others, or show what the user never opened. `FilesNamedByRows(follow=True)` is for data that
+is trusted.
 """
 
 from __future__ import annotations
 
+import os
 import posixpath
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from gristmill.io.storage.file_input import file_system
+from gristmill.io.storage.file_input import GLOB_CHARACTERS, file_system
 
 MAX_MEDIA_BYTES = 256 * 2**20
 MAGIC_BYTES = 32
+_WEB = frozenset(("http", "https", "ftp"))
 
 MEDIA_SUFFIXES = (
     *(".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".avif"),
@@ -78,32 +82,59 @@ class MediaContent:
         return found
 
 
-def media_in_cell(value: Any, root: str, storage_options: Mapping[str, Any]) -> MediaContent | None:
+@dataclass(frozen=True)
+class FilesNamedByRows:
+    """Opens the files that rows name: only in the folder of the dataset, unless `follow`."""
+
+    follow: bool = False
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def find(self, named: str, beside: str, dataset: str) -> MediaContent | None:
+        """A file that is named by a row of a file in the folder `beside`, if it is something that is shown."""
+        if "::" in named or "\0" in named:
+            return None
+        path = self._followed(named, beside) if self.follow else _inside(named, beside, dataset)
+        if path is None:
+            return None
+        try:
+            system, inner = file_system(path, self.storage_options)
+            if system.info(inner)["type"] != "file":  # opening a pipe would wait for ever
+                return None
+            with system.open(inner, "rb") as file:
+                kind = content_type(file.read(MAGIC_BYTES))
+        except Exception:  # noqa: BLE001  a row may name anything
+            return None
+        return MediaContent(kind, path=path) if kind else None
+
+    @staticmethod
+    def _followed(named: str, beside: str) -> str | None:
+        """Anywhere on the same file system."""
+        if "://" in named:
+            return named if named.partition("://")[0] == beside.partition("://")[0] else None
+        return named if named.startswith("/") and "://" not in beside else posixpath.join(beside, named)
+
+
+def _inside(named: str, beside: str, dataset: str) -> str | None:
+    """The path of a file in the folder of the dataset, links resolved; None for any other, and for those of the web."""
+    scheme, remote, _ = dataset.partition("://")
+    if not remote:
+        path, folder = os.path.realpath(os.path.join(beside, named)), os.path.realpath(dataset)  # noqa: PTH118
+        return path if os.path.commonpath([path, folder]) == folder else None
+    if scheme in _WEB or "%" in named or "\\" in named or GLOB_CHARACTERS & set(named):
+        return None
+    path = named if "://" in named else f"{scheme}://{posixpath.join(beside.partition('://')[2], named)}"
+    inside = path.startswith(f"{dataset.rstrip('/')}/") and ".." not in path.split("/")
+    return path if inside else None
+
+
+def media_in_cell(value: Any, find: Callable[[str], MediaContent | None]) -> MediaContent | None:
     """The medium that a cell holds: bytes, a record of bytes and path, or the path of a file."""
     if isinstance(value, Mapping):
         inner = next((value[name] for name in ("bytes", "path") if value.get(name)), None)
-        return None if isinstance(inner, Mapping) else media_in_cell(inner, root, storage_options)
+        return None if isinstance(inner, Mapping) else media_in_cell(inner, find)
     if isinstance(value, bytes | bytearray | memoryview):
         kind = content_type(bytes(value[:MAGIC_BYTES]))
         return MediaContent(kind, content=bytes(value)) if kind else None
     if isinstance(value, str) and len(value) < 4096 and value.lower().endswith(MEDIA_SUFFIXES):
-        return _file(value, root, storage_options)
+        return find(value)
     return None
-
-
-def _file(named: str, root: str, storage_options: Mapping[str, Any]) -> MediaContent | None:
-    """A file that a row names, below the root of the data or with a path on the same file system."""
-    path = named if named.startswith("/") and "://" not in root else posixpath.join(root, named)
-    if "://" in named:
-        path = named
-        if named.partition("://")[0] != root.partition("://")[0]:
-            return None
-    if "::" in path or "\0" in path:
-        return None
-    try:
-        system, inner = file_system(path, storage_options)
-        with system.open(inner, "rb") as file:
-            kind = content_type(file.read(MAGIC_BYTES))
-    except Exception:  # noqa: BLE001  a row may name anything
-        return None
-    return MediaContent(kind, path=path) if kind else None

@@ -90,6 +90,14 @@ class RunOrDataset:
                 self._due = began + max(FRESH_SECONDS, 20 * took)  # a large run is looked at less often
             return self._row_sets
 
+    def folders_of(self, source: RowAccess) -> tuple[str, str]:
+        """The folder of a file with rows, and the folder of the dataset that it belongs to."""
+        folder = self.url.rstrip("/")
+        if not isinstance(source, FileRowAccess):
+            return folder, folder
+        beside = source.path.rpartition("/")[0]
+        return beside, folder if f"{beside}/".startswith(f"{folder}/") else beside
+
     def _find_row_sets(self) -> Iterator[RowSet]:
         entries = self._entries()
         if self.is_run:
