@@ -4,6 +4,7 @@
 #include "dedup.h"
 #include "fasttext.h"
 #include "json.h"
+#include "lexemes.h"
 #include <time.h>
 
 void scratch_free(Scratch *scratch) {
@@ -19,15 +20,19 @@ static const char *names[TOP] = {
     "paragraphs", "paragraph_chars", "boilerplate_paragraphs", "lorem_paragraphs", "distinct_paragraphs",
     "distinct_paragraph_chars",
     "url_chars", "porn_urls",
+    "lexemes", "word_lexemes", "word_lexeme_chars", "letter_lexemes", "common_lexemes", "unspaced",
+    "hashes", "ellipses", "line_feeds", "split_lines", "dash_lines", "dotted_lines", "full_lines", "marked_lines",
+    "feed_lines", "repeated_feed_lines", "repeated_feed_line_chars", "repeated_line_chars",
+    "blocks", "repeated_blocks", "repeated_block_chars",
 };
 
-static int ngram_number(const char *name, const char *family, int first) {
+static int family_number(const char *name, const char *family, int first, int least, int most) {
     size_t size = strlen(family);
     char *end;
     if (strncmp(name, family, size))
         return -1;
     long n = strtol(name + size, &end, 10);
-    return *end || n < 1 || n > MAX_N ? -1 : first + (int)n;
+    return end == name + size || *end || n < least || n > most ? -1 : first + (int)n;
 }
 
 /* The index of a statistic, or -1. */
@@ -35,15 +40,41 @@ static int number_of(const char *name) {
     for (int i = 0; i < TOP; i++)
         if (!strcmp(name, names[i]))
             return i;
-    int found = ngram_number(name, "top_ngram_", TOP);
-    if (found < 0)
-        found = ngram_number(name, "repeated_top_ngram_", REPEATED_TOP);
-    return found >= 0 ? found : ngram_number(name, "duplicate_ngram_", DUPLICATE);
+    static const struct {
+        const char *name;
+        int first, least, most;
+    } families[] = {
+        {"top_ngram_", TOP, 1, MAX_N},
+        {"repeated_top_ngram_", REPEATED_TOP, 1, MAX_N},
+        {"duplicate_ngram_", DUPLICATE, 1, MAX_N},
+        {"top_lexeme_ngram_", LEXEME_TOP, 1, MAX_N},
+        {"duplicate_lexeme_ngram_", LEXEME_DUPLICATE, 1, MAX_N},
+        {"short_lines_", SHORT_LINES, 0, LONGEST_SHORT_LINE},
+    };
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        int found = family_number(name, families[i].name, families[i].first, families[i].least, families[i].most);
+        if (found >= 0)
+            return found;
+    }
+    return -1;
+}
+
+static void want_lexeme_ngram(Wanted *wanted, int n, uint64_t *numbers) {
+    *numbers |= (uint64_t)1 << n;
+    wanted->lexemes = 1;
+    if (n > wanted->lexeme_max_n)
+        wanted->lexeme_max_n = n;
 }
 
 static void want(Wanted *wanted, int number) {
     int n = 0;
-    if (number >= DUPLICATE)
+    if (number >= SHORT_LINES)
+        wanted->rules = 1;
+    else if (number >= LEXEME_DUPLICATE)
+        want_lexeme_ngram(wanted, number - LEXEME_DUPLICATE, &wanted->lexeme_duplicate);
+    else if (number >= LEXEME_TOP)
+        want_lexeme_ngram(wanted, number - LEXEME_TOP, &wanted->lexeme_top);
+    else if (number >= DUPLICATE)
         n = number - DUPLICATE, wanted->duplicate |= (uint64_t)1 << n;
     else if (number >= REPEATED_TOP)
         n = number - REPEATED_TOP, wanted->repeated_top |= (uint64_t)1 << n;
@@ -51,13 +82,26 @@ static void want(Wanted *wanted, int number) {
         n = number - TOP, wanted->top |= (uint64_t)1 << n;
     else if (number == URL_CHARS || number == PORN_URLS)
         wanted->urls = 1;
-    else if (number != WORDS) /* n-grams count the words too */
+    else if (number >= HASHES && number < TOP)
+        wanted->rules = 1;
+    else if (number >= LEXEMES && number < TOP)
+        wanted->lexemes = 1;
+    else if (number == WORDS)
+        wanted->words = 1;
+    else if (number != CHARS)
         wanted->scan = 1;
     if (n > wanted->max_n)
         wanted->max_n = n;
     wanted->lines |= number == DISTINCT_LINES || number == DISTINCT_LINE_CHARS;
     wanted->paragraphs |= number == DISTINCT_PARAGRAPHS || number == DISTINCT_PARAGRAPH_CHARS;
     wanted->boilerplate |= number == BOILERPLATE_PARAGRAPHS || number == LOREM_PARAGRAPHS;
+}
+
+static int64_t count_chars(Text text) {
+    int64_t chars = 0;
+    for (int64_t i = 0; i < text.size; i++)
+        chars += (text.bytes[i] & 0xC0) != 0x80;
+    return chars;
 }
 
 /* Returns -1 if out of memory, -2 for a document that is too long to count. */
@@ -69,10 +113,21 @@ static int count_document(Text text, const Wanted *wanted, int64_t *stats, Scrat
         scan_urls(text, stats);
     if (wanted->max_n && count_ngrams(text, wanted, stats, scratch))
         return -1;
-    if (wanted->scan || !wanted->max_n) {
+    if (wanted->lexemes) {
+        Lexemes lexemes;
+        if (split_lexemes(text, scratch, &lexemes))
+            return -1;
+        count_lexemes(&lexemes, stats);
+        if (wanted->lexeme_max_n && count_lexeme_ngrams(&lexemes, wanted, stats))
+            return -1;
+    }
+    if (wanted->rules && count_rules(text, stats, scratch))
+        return -1;
+    if (wanted->scan || (wanted->words && !wanted->max_n)) { /* n-grams count the words too */
         stats[WORDS] = 0;
         return scan_text(text, wanted, stats, scratch);
     }
+    stats[CHARS] = count_chars(text);
     return 0;
 }
 
@@ -269,6 +324,7 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__kernels(void) {
     hash_seed = (uint64_t)time(NULL) * 0x9E3779B97F4A7C15u ^ (uint64_t)(uintptr_t)&definition;
     classes_build();
+    lexemes_build();
     Py_XDECREF(json_wide(NULL, Py_True));
     return PyModule_Create(&definition);
 }

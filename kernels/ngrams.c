@@ -3,13 +3,7 @@
    Each distinct word gets a number, then each distinct pair of words, triple and so on, from the numbers of the two shorter
    n-grams that it consists of. An n-gram can only repeat where both of these do, so longer n-grams examine few positions. */
 
-#include "block.h"
-
-typedef struct {
-    const uint8_t *start;
-    uint32_t size;
-    uint32_t before; /* characters of all words before this one */
-} Word;
+#include "lexemes.h"
 
 typedef struct {
     uint64_t key;
@@ -20,6 +14,8 @@ typedef struct {
     uint64_t key; /* the two shorter runs, plus one; 0: free */
     uint64_t id;
 } RunSlot;
+
+#define SEEN UINT32_MAX
 
 typedef struct {
     Text text;
@@ -210,25 +206,68 @@ static int count_top(const Runs *r, int64_t different, int n, const Wanted *want
     return 0;
 }
 
+/* The characters in repeated n-grams that do not overlap, read from left to right, without spaces between words. An
+   n-gram that overlaps a repeated one before it is not seen at all. */
+static int64_t apart_chars(Runs *r, int n) {
+    int64_t sum = 0, done = 0;
+    for (size_t i = 0; i < r->active_count; i++) {
+        uint32_t place = r->active[i], *first = r->firsts + r->ids[place];
+        if (place < done)
+            continue;
+        if (*first == SEEN) {
+            sum += r->words[place + n].before - r->words[place].before;
+            done = (int64_t)place + n;
+        } else {
+            *first = SEEN;
+        }
+    }
+    return sum;
+}
+
+static int count_lexeme_runs(Runs *r, int64_t different, int n, const Wanted *wanted, int64_t *stats) {
+    if (wanted->lexeme_top >> n & 1) {
+        const Wanted top = {.repeated_top = wanted->lexeme_top};
+        int64_t found[STATS];
+        uint32_t most = 1;
+        for (int64_t id = 0; id < different; id++)
+            most = r->counts[id] > most ? r->counts[id] : most;
+        if (most > 1 && !count_top(r, different, n, &top, found))
+            stats[LEXEME_TOP + n] = found[REPEATED_TOP + n];
+    }
+    return 0;
+}
+
+static int count_run_lengths(Runs *r, const Wanted *wanted, int64_t *stats, int of_lexemes) {
+    int64_t different = number_words(r);
+    if (different < 0)
+        return -1;
+    r->active_count = r->word_count;
+    int max_n = of_lexemes ? wanted->lexeme_max_n : wanted->max_n;
+    for (int n = 1; n <= max_n && (size_t)n <= r->word_count; n++) {
+        if (n > 1 && (different = lengthen(r)) < 0)
+            return -1;
+        if (of_lexemes)
+            count_lexeme_runs(r, different, n, wanted, stats);
+        else if (((wanted->top | wanted->repeated_top) >> n & 1) && count_top(r, different, n, wanted, stats))
+            return -1;
+        note_active(r, n > 1 ? r->active : NULL, r->active_count);
+        if (!of_lexemes && wanted->duplicate >> n & 1)
+            stats[DUPLICATE + n] = duplicate_chars(r, n);
+        if (of_lexemes && wanted->lexeme_duplicate >> n & 1)
+            stats[LEXEME_DUPLICATE + n] = apart_chars(r, n);
+    }
+    return 0;
+}
+
 int count_ngrams(Text text, const Wanted *wanted, int64_t *stats, Scratch *scratch) {
     Runs r = {.text = text, .scratch = scratch};
     if (split_words(&r))
         return -1;
     stats[WORDS] = (int64_t)r.word_count;
-    if (!r.word_count)
-        return 0;
-    int64_t different = number_words(&r);
-    if (different < 0)
-        return -1;
-    r.active_count = r.word_count;
-    for (int n = 1; n <= wanted->max_n && (size_t)n <= r.word_count; n++) {
-        if (n > 1 && (different = lengthen(&r)) < 0)
-            return -1;
-        if (((wanted->top | wanted->repeated_top) >> n & 1) && count_top(&r, different, n, wanted, stats))
-            return -1;
-        note_active(&r, n > 1 ? r.active : NULL, r.active_count);
-        if (wanted->duplicate >> n & 1)
-            stats[DUPLICATE + n] = duplicate_chars(&r, n);
-    }
-    return 0;
+    return r.word_count ? count_run_lengths(&r, wanted, stats, 0) : 0;
+}
+
+int count_lexeme_ngrams(const Lexemes *lexemes, const Wanted *wanted, int64_t *stats) {
+    Runs r = {.text = lexemes->text, .scratch = lexemes->scratch, .words = lexemes->words, .word_count = lexemes->count};
+    return r.word_count ? count_run_lengths(&r, wanted, stats, 1) : 0;
 }

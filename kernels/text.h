@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define MAX_N 32
+#define LONGEST_SHORT_LINE 255
 
 enum {
     CHARS, PLAIN, DIGITS, WHITE, BRACKETS, LETTERS, CAPITALS, SPACES, PUNCTUATION,
@@ -16,10 +17,17 @@ enum {
     PARAGRAPHS, PARAGRAPH_CHARS, BOILERPLATE_PARAGRAPHS, LOREM_PARAGRAPHS, DISTINCT_PARAGRAPHS,
     DISTINCT_PARAGRAPH_CHARS,
     URL_CHARS, PORN_URLS,
+    LEXEMES, WORD_LEXEMES, WORD_LEXEME_CHARS, LETTER_LEXEMES, COMMON_LEXEMES, UNSPACED,
+    HASHES, ELLIPSES, LINE_FEEDS, SPLIT_LINES, DASH_LINES, DOTTED_LINES, FULL_LINES, MARKED_LINES,
+    FEED_LINES, REPEATED_FEED_LINES, REPEATED_FEED_LINE_CHARS, REPEATED_LINE_CHARS,
+    BLOCKS, REPEATED_BLOCKS, REPEATED_BLOCK_CHARS,
     TOP, /* TOP + n: characters removed with the most frequent n-gram */
     REPEATED_TOP = TOP + MAX_N + 1, /* + n: how often it occurs times its length */
     DUPLICATE = REPEATED_TOP + MAX_N + 1, /* + n: characters in repeated n-grams */
-    STATS = DUPLICATE + MAX_N + 1
+    LEXEME_TOP = DUPLICATE + MAX_N + 1, /* + n: as REPEATED_TOP, of lexemes, 0 if it occurs once */
+    LEXEME_DUPLICATE = LEXEME_TOP + MAX_N + 1, /* + n: characters of lexemes in repeated n-grams that do not overlap */
+    SHORT_LINES = LEXEME_DUPLICATE + MAX_N + 1, /* + n: lines of up to n characters */
+    STATS = SHORT_LINES + LONGEST_SHORT_LINE + 1
 };
 
 /* -- characters ---------------------------------------------------------------------------------------- */
@@ -122,16 +130,17 @@ static inline uint64_t hash_bytes(const uint8_t *p, size_t size, const uint8_t *
 }
 
 typedef struct {
-    Room lines, paragraphs, slots, words, ids, counts, firsts, actives, needle;
+    Room lines, paragraphs, slots, words, ids, counts, firsts, actives, needle, characters, cuts;
 } Scratch;
 
 void scratch_free(Scratch *scratch);
 
 /* Which of the expensive statistics are requested. */
 typedef struct {
-    int lines, paragraphs, urls, boilerplate, scan;
+    int lines, paragraphs, urls, boilerplate, scan, words, lexemes, rules;
     uint64_t top, repeated_top, duplicate; /* bit n: for n-grams of n words */
-    int max_n;
+    uint64_t lexeme_top, lexeme_duplicate;
+    int max_n, lexeme_max_n;
 } Wanted;
 
 /* Both fill `stats` for one document. They return 0, or -1 when there is no memory. */

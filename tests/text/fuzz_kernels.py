@@ -23,12 +23,15 @@ from typing import Any
 import pyarrow as pa
 
 NGRAMS = [f"{family}_ngram_{n}" for family in ("top", "repeated_top", "duplicate") for n in (1, 2, 3, 7, 32)]
+NGRAMS += [f"{family}_lexeme_ngram_{n}" for family in ("top", "duplicate") for n in (1, 5, 32)]
 PLAIN = ["chars", "words", "distinct_lines", "distinct_paragraph_chars", "boilerplate_paragraphs", "url_chars"]
+PLAIN += ["lexemes", "hashes", "short_lines_0", "short_lines_255"]
 PIECES = [
     b"a", b"the", b"http://", b"https://a%2", b"%41", b"porn", b"#", b"#a#", b"...", b"[\xe2\x80\xa6]", b"\xe2\x80\xa2",
     b"privacy policy", b"uses coo\xe2\x84\xaaies", b"lorem ipsum", b"necessary cookies are", b"read more", b"-\xc2\xbb",
     b"\n", b"\n\n", b" ", b"\t", b"\xc2\xa0", b"\xe3\x80\x80", b"\xf0\x9f\x98\x80", b"\xe2", b"\xe2\x80",
     b"\xf0\x9f\x98", b"\x80", b"\xff", b"\xc0", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\0", b"abcdefgh", b"abcdefghi",
+    b"don't", b"e.g.", b"..", b"(", b")", b"x@y.org/", b"64-", b"--", b"\xe2\x80\x99s", b"\xe2\x80\xa8", b"\r", b"a.B",
     b"{", b'"', b"\\", b"</s>", b"__label__0", b"__label__",
     b"\xe4\xb8\xad", b"\xe4\xb8\xada", b"\xe4\xb8", b"\xe0\xb8\x81", b"\xf0\xa0\x80\x80", b"\xf0\xa0\x80",
 ]  # fmt: skip

@@ -95,4 +95,4 @@ def test_a_subclass_with_a_score_or_a_decision_of_its_own_is_not_judged_by_the_r
     assert Lenient().keep_batch(Lenient().score_batch(pa.array(["short"]))).to_pylist() == [True]
     assert Counting.decides_by_rules
     assert Counting().statistics() == ()
-    assert Counting().score_batch(pa.array(["a"])).to_pylist() == ["lines"]
+    assert Counting().score_batch(pa.array(["a"])).to_pylist() == ["paragraphs"]

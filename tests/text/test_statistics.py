@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from gristmill import _kernels
 from gristmill.text.statistics import column_statistics, reference
 
+SHORT = ("short_lines_0", "short_lines_3", "short_lines_255")
 NGRAMS = tuple(f"{family}_{n}" for family in reference.NGRAM_STATISTICS for n in (1, 2, 3, 4, 5, 10, 32))
-NAMES = (*reference.STATISTICS, *NGRAMS)
+NAMES = (*reference.STATISTICS, *NGRAMS, *SHORT)
 CLASSES: dict[str, Callable[[str], bool]] = {
     "plain": reference.PLAIN_CHARACTERS.__contains__,
     "digits": string.digits.__contains__,
@@ -41,6 +42,10 @@ PIECES = [
     "Terms of Use", "PRIVACY & Cookies policy", "lorem Ipsum", "coo\u212aie policy", "uses cookies", '"', "\ud7ff",
     "\ue000", "\ufffd", "\U0010ffff", "e\u0301", "\u0301", "\u212a", "\0", "\x1c", "\x85", "\u00a0", "\u3000",
     "\u200b", " ", "  ", "\n", "\n\n", "\n\n\n", "\r\n", "\t", "\b", "\x0b", *reference.NOTICE_PHRASES[-3:],
+    "don't", "CAN’T", "they'll", "I'd", "cannot", "id", "Mr.", "e.g.", "U.S.", "end.", "(x):", "$5", "5%", "5+", "+5",
+    "..",     "64-bit", "a-b", "a--b", "a—b", "3-4", "a/b", "a,b", "x:y", "foo.Bar", "foo.bar", "a@b.com", "b.org/x?y",
+    "x.y:80",     "…z", "a…b", "☎", "中文", "日本語です", "ไทย", "\u2028", "\x0c", "-x", "a's", "’s",
+    "John’s", "«a»", "end.)", "A1.", "AB.",
 ]
 # fmt: on
 pieces = st.sampled_from(PIECES)
@@ -78,6 +83,12 @@ def test_every_character_is_in_the_classes_that_python_says() -> None:
 
 
 HUGE = [
+    "(" * 10**5 + "a" + ")." * 10**5,
+    "a-" * 10**5,
+    "a." * 10**5 + "Co",
+    "'d" * 10**5,
+    "@" * 10**5,
+    "\r" * 10**5,
     ("a" * 999 + " é\n") * 10**4,  # 10 MB
     "é" * 10**5,
     "\n" * 10**6,

@@ -6,6 +6,7 @@ name the rule with its number and its limit, and `whatif` judges recorded measur
 
     RuleFilter             write `rules` and `measure`
     StatisticRuleFilter    write `rules`, `statistics` and `measure_counts`; counted in C, once for all such filters
+    LexemeRuleFilter       the same for statistics of lexemes
     NumberedRuleFilter     either of them, with a score that is a number instead of the name of the first broken rule
 """
 
@@ -22,6 +23,7 @@ from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.deciding_stage import Rule
 from gristmill.text.document_filter import BoundedFilter, DocumentFilter
 from gristmill.text.statistics import column_statistics, reference
+from gristmill.text.statistics.word_segmentation import is_written_without_spaces
 from gristmill.text.text_columns import as_array
 
 if TYPE_CHECKING:
@@ -117,6 +119,32 @@ class StatisticRuleFilter(RuleFilter):
 
     def measure_batch(self, texts: Texts) -> Measures:
         return self.measure_counts(column_statistics.count_column(as_array(texts), self.statistics()))
+
+
+class LexemeRuleFilter(StatisticRuleFilter):
+    """A filter of several rules whose numbers are computed from statistics of lexemes, in any script.
+
+    `language` ("ja", "zh") decides how ideographs are split; without it that is seen in the text.
+    """
+
+    language: str | None = None
+
+    @property
+    def unspaced(self) -> bool:
+        return self.language is not None and is_written_without_spaces(self.language)
+
+    @abstractmethod
+    def statistics(self) -> tuple[str, ...]:
+        """The names of the statistics, which are defined in `statistics/reference.py`."""
+
+    def measure(self, text: str) -> Mapping[str, float]:
+        counts = reference.count_statistics(text, self.statistics(), self.language)
+        columns = {name: make_array([value], pa.int64()) for name, value in counts.items()}
+        return {name: column[0].as_py() for name, column in self.measure_counts(columns).items()}
+
+    def measure_batch(self, texts: Texts) -> Measures:
+        counts = column_statistics.count_column(as_array(texts), self.statistics(), language=self.language)
+        return self.measure_counts(counts)
 
 
 class NumberedRuleFilter(RuleFilter, BoundedFilter):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
@@ -14,10 +13,8 @@ from gristmill.text.argument_checks import check_count
 from gristmill.text.document_filter import BoundedFilter
 from gristmill.text.modifiers.line_cleaners import C4_POLICY_PHRASES, JAVASCRIPT, LINE_END_MARKS, LineCleaner
 from gristmill.text.rule_filter import Measures, NumberedRuleFilter
+from gristmill.text.statistics.lexemes import count_sentences
 from gristmill.text.statistics.reference import LOREM_IPSUM
-
-_SENTENCE = re.compile(r"(?:[^.!?。！？।؟]|[.!?](?![\s.!?\"'”’)\]]|$))*(?:[.!?。！？।؟]+[\"'”’)\]]*|\Z)")
-"""A sentence: up to marks that are followed by white space, or to the end of the line."""
 
 _DROPPED = -1
 """The score of documents that C4 drops for what is in them."""
@@ -86,7 +83,7 @@ class C4QualityFilter(NumberedRuleFilter):
                 continue
             numbers["curly_brackets"] += "{" in line
             if not any(phrase in lower for phrase in policies):
-                numbers["sentences"] += sum(1 for one in _SENTENCE.finditer(line) if one[0].strip())
+                numbers["sentences"] += count_sentences(line)
         return numbers
 
     def score_measures(self, measures: Measures) -> pa.Array:

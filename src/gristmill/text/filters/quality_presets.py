@@ -1,9 +1,7 @@
 """The quality filters of Gopher and FineWeb.
 
-The score of the Gopher and FineWeb filters is the name of the first rule that a document breaks, or empty, so that a
-score column shows why a document was dropped. Words are those of `split_words`, also in languages that are written
-without spaces. `GopherRepetitionFilter` is counted in C together with other heuristics; its words are separated by
-white space only.
+The score is the name of the first rule that a document breaks, or empty, so that a score column shows why a document
+was dropped. The numbers of all rules are counted in C, in one pass that these filters share.
 """
 
 from __future__ import annotations
@@ -13,38 +11,47 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from gristmill.core.arrow.array_building import literal
+from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.deciding_stage import Rule
 from gristmill.text.argument_checks import check_count, check_not_negative, check_ratio
 from gristmill.text.document_filter import safe_ratio
-from gristmill.text.rule_filter import Measures, RuleFilter, StatisticRuleFilter
-from gristmill.text.statistics.reference import COMMON_WORDS, MAX_NGRAM_WORDS
-from gristmill.text.statistics.word_segmentation import split_words
+from gristmill.text.rule_filter import LexemeRuleFilter, Measures, StatisticRuleFilter
+from gristmill.text.statistics import column_statistics, reference
+from gristmill.text.statistics.lexemes import found_lexemes
+from gristmill.text.statistics.reference import LONGEST_SHORT_LINE, MAX_NGRAM_WORDS
+from gristmill.text.text_columns import as_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_STOP_CHARS = (".", "'", '"', "!", "?", "”", "’", "…", "。", "！", "？", "।", "؟")
+    from gristmill.text.text_columns import Texts
+
 _TOP_N_GRAMS = {2: 0.2, 3: 0.18, 4: 0.16}
 _REPETITION_RULES = (
-    ("lines", "distinct_lines", "lines"),
-    ("paragraphs", "distinct_paragraphs", "paragraphs"),
-    ("line_chars", "distinct_line_chars", "line_chars"),
-    ("paragraph_chars", "distinct_paragraph_chars", "paragraph_chars"),
+    ("paragraphs", "dup_para_frac", "repeated_blocks", "blocks"),
+    ("paragraph_chars", "dup_para_char_frac", "repeated_block_chars", "chars"),
+    ("lines", "dup_line_frac", "repeated_feed_lines", "feed_lines"),
+    ("line_chars", "dup_line_char_frac", "repeated_feed_line_chars", "chars"),
 )
-"""Rules on repeated lines and paragraphs: the name, and the statistics of distinct ones and of all."""
+"""Rules on repeated lines and paragraphs: the name, the parameter, and the statistics of which it is the ratio."""
 
+_QUALITY_STATISTICS = (
+    *("lexemes", "word_lexemes", "word_lexeme_chars", "letter_lexemes", "common_lexemes"),
+    *("hashes", "ellipses", "split_lines", "dash_lines", "dotted_lines"),
+)
 _DUP_N_GRAMS = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.1}
 
 
-class GopherQualityFilter(RuleFilter):
+class GopherQualityFilter(LexemeRuleFilter):
     """The first rule of Gopher that a document breaks, or "" if none; keeps "".
 
-    In order: `words` (their number), `word_length` (its mean), `hashes` and `ellipses` (per word), `bullets` (share of
-    lines that begin with •, ‣, ●, * or -), `line_ellipses` (share of lines that end with one), `letters` (share of
-    words with a letter too small) and `stop_words` (fewer than `min_stop_words` of the, be, to, of, and, that, have,
-    with, or of `stop_words`). None turns a rule off: documents in another language need their own `stop_words`.
+    Words are lexemes (`statistics/lexemes.py`), so that punctuation marks are words as well, as in datatrove. In order:
+    `words` (their number without marks), `word_length` (its mean, without marks), `hashes` and `ellipses` (per word),
+    `bullets` (share of lines that begin with • or -), `line_ellipses` (share of lines that end with one), `letters`
+    (share of words with a letter too small) and `stop_words` (fewer than `min_stop_words` of the, be, to, of, and,
+    that, have, with, or of `stop_words`). None turns a rule off: documents in another language need their own
+    `stop_words`.
     """
 
     def __init__(
@@ -122,32 +129,49 @@ class GopherQualityFilter(RuleFilter):
             ),
         )
 
-    def measure(self, text: str) -> Mapping[str, float]:
-        words = split_words(text, self.language)
-        divisor = len(words) or 1
-        lines = [line.strip() for line in text.split("\n") if line.strip()]
-        line_divisor = len(lines) or 1
-        stop_words = set(self.stop_words if self.stop_words is not None else COMMON_WORDS)
+    def statistics(self) -> tuple[str, ...]:
+        return _QUALITY_STATISTICS if self.stop_words is None else ()
+
+    def measure_counts(self, counts: Mapping[str, pa.Array]) -> Measures:
+        words, lines = counts["lexemes"], counts["split_lines"]
         return {
-            "words": len(words),
-            "word_length": sum(map(len, words)) / divisor,
-            "hashes": text.count("#") / divisor,
-            "ellipses": (text.count("...") + text.count("…")) / divisor,
-            "bullets": sum(line.startswith(("•", "-", "‣", "●", "*")) for line in lines) / line_divisor,
-            "line_ellipses": sum(line.endswith(("...", "…")) for line in lines) / line_divisor,
-            "letters": sum(any(map(str.isalpha, word)) for word in words) / divisor,
-            "stop_words": len(stop_words.intersection(words)),
+            "words": counts["word_lexemes"],
+            "word_length": safe_ratio(counts["word_lexeme_chars"], counts["word_lexemes"], 0.0),
+            "hashes": safe_ratio(counts["hashes"], words, 0.0),
+            "ellipses": safe_ratio(counts["ellipses"], words, 0.0),
+            "bullets": safe_ratio(counts["dash_lines"], lines, 0.0),
+            "line_ellipses": safe_ratio(counts["dotted_lines"], lines, 0.0),
+            "letters": safe_ratio(counts["letter_lexemes"], words, 0.0),
+            "stop_words": counts["common_lexemes"],
         }
+
+    def measure(self, text: str) -> Mapping[str, float]:
+        counts = reference.count_statistics(text, _QUALITY_STATISTICS, self.language)
+        columns = {name: make_array([value], pa.int64()) for name, value in counts.items()}
+        measures = self.measure_counts({**columns, **self._own_stop_words(pa.array([text]))})
+        return {name: column[0].as_py() for name, column in measures.items()}
+
+    def measure_batch(self, texts: Texts) -> Measures:
+        counts = column_statistics.count_column(as_array(texts), _QUALITY_STATISTICS, language=self.language)
+        return self.measure_counts({**counts, **self._own_stop_words(texts)})
+
+    def _own_stop_words(self, texts: Texts) -> dict[str, pa.Array]:
+        """How many stop words of a user's list each text has."""
+        if self.stop_words is None:
+            return {}
+        stop_words = frozenset(self.stop_words)
+        found = [len(found_lexemes(text or "", stop_words, self.language)) for text in texts.to_pylist()]
+        return {"common_lexemes": make_array(found, pa.int64())}
 
 
 class GopherRepetitionFilter(StatisticRuleFilter):
     """The first repetition rule of Gopher that a document breaks, or "" if none; keeps "".
 
-    In order: `lines` and `paragraphs` (share of those that occurred before), `line_chars` and `paragraph_chars` (the
-    same by their characters), `top_2_gram` and so on (share of characters in the most frequent run of n words), and
-    `duplicate_5_gram` and so on (share in runs that occurred before). None turns a rule off; `top_n_grams` and
-    `dup_n_grams` map n to the largest share to keep. A run of words that occurs once is not a repetition, even in a
-    short document. A blank document breaks no rule.
+    In order: `paragraphs` (share of those that occurred before) and `paragraph_chars` (their share of the characters),
+    `lines` and `line_chars` (the same of lines), `top_2_gram` and so on (share of characters in the most frequent run
+    of n words), and `duplicate_5_gram` and so on (share in runs that occurred before). Words are lexemes, as in
+    `GopherQualityFilter`. None turns a rule off; `top_n_grams` and `dup_n_grams` map n to the largest share to keep. A
+    run of words that occurs once is not a repetition, even in a short document. An empty document breaks no rule.
     """
 
     def __init__(
@@ -175,10 +199,7 @@ class GopherRepetitionFilter(StatisticRuleFilter):
 
     def rules(self) -> Sequence[Rule]:
         return [
-            _at_most("lines", "dup_line_frac", self.dup_line_frac),
-            _at_most("paragraphs", "dup_para_frac", self.dup_para_frac),
-            _at_most("line_chars", "dup_line_char_frac", self.dup_line_char_frac),
-            _at_most("paragraph_chars", "dup_para_char_frac", self.dup_para_char_frac),
+            *(_at_most(name, parameter, getattr(self, parameter)) for name, parameter, *_ in _REPETITION_RULES),
             *(_at_most(f"top_{n}_gram", f"top_n_grams[{n}]", top) for n, top in self._ngram_limits(self.top_n_grams)),
             *(
                 _at_most(f"duplicate_{n}_gram", f"dup_n_grams[{n}]", share)
@@ -187,35 +208,29 @@ class GopherRepetitionFilter(StatisticRuleFilter):
         ]
 
     def statistics(self) -> tuple[str, ...]:
-        names = [name for _, distinct, total in _REPETITION_RULES for name in (distinct, total)]
-        for n, _ in self._ngram_limits(self.top_n_grams):
-            names += [f"repeated_top_ngram_{n}", f"duplicate_ngram_{n}"]
-        names += [f"duplicate_ngram_{n}" for n, _ in self._ngram_limits(self.dup_n_grams)]
-        return ("chars", *dict.fromkeys(names))
+        names = [name for _, _, part, total in _REPETITION_RULES for name in (part, total)]
+        names += [f"top_lexeme_ngram_{n}" for n, _ in self._ngram_limits(self.top_n_grams)]
+        names += [f"duplicate_lexeme_ngram_{n}" for n, _ in self._ngram_limits(self.dup_n_grams)]
+        return tuple(dict.fromkeys(names))
 
     def measure_counts(self, counts: Mapping[str, pa.Array]) -> Measures:
-        shares = {
-            name: safe_ratio(pc.subtract(counts[total], counts[distinct]), counts[total], 0.0)
-            for name, distinct, total in _REPETITION_RULES
-        }
-        zero = literal(0, pa.int64())
+        shares = {name: safe_ratio(counts[part], counts[total], 0.0) for name, _, part, total in _REPETITION_RULES}
+        chars = counts["chars"]
         for n, _ in self._ngram_limits(self.top_n_grams):
-            is_repeated = pc.greater(counts[f"duplicate_ngram_{n}"], zero)
-            chars = pc.if_else(is_repeated, counts[f"repeated_top_ngram_{n}"], zero)
-            shares[f"top_{n}_gram"] = safe_ratio(chars, counts["chars"], 0.0)
+            shares[f"top_{n}_gram"] = safe_ratio(counts[f"top_lexeme_ngram_{n}"], chars, 0.0)
         for n, _ in self._ngram_limits(self.dup_n_grams):
-            shares[f"duplicate_{n}_gram"] = safe_ratio(counts[f"duplicate_ngram_{n}"], counts["chars"], 0.0)
+            shares[f"duplicate_{n}_gram"] = safe_ratio(counts[f"duplicate_lexeme_ngram_{n}"], chars, 0.0)
         return shares
 
 
-class FineWebQualityFilter(RuleFilter):
+class FineWebQualityFilter(LexemeRuleFilter):
     """The first rule of FineWeb that a document breaks, or "" if none; keeps "".
 
-    Blank lines do not count. In order: `empty` (no line), `line_punctuation` (the share of lines that end with
-    punctuation is below `line_punct_thr`; 0 passes with `line_punct_exclude_zero`), `short_lines` (the share of lines
-    of up to `short_line_length` characters is above `short_line_thr`), `repeated_lines` (the share of characters in
-    lines that occurred before is above `char_duplicates_ratio`) and `list` (line feeds per word are above
-    `new_line_ratio`).
+    Blank lines do not count. In order: `empty` (no line), `line_punctuation` (the share of lines that end with . ! ? or
+    the equivalent of another script is below `line_punct_thr`; 0 passes with `line_punct_exclude_zero`), `short_lines`
+    (the share of lines of up to `short_line_length` characters is above `short_line_thr`), `repeated_lines` (the share
+    of characters in lines that occurred before is above `char_duplicates_ratio`) and `list` (line feeds per word are
+    above `new_line_ratio`; words are lexemes, as in `GopherQualityFilter`).
     """
 
     def __init__(
@@ -229,6 +244,10 @@ class FineWebQualityFilter(RuleFilter):
         language: str | None = None,
     ) -> None:
         check_count(self.name, "short_line_length", short_line_length)
+        if short_line_length > LONGEST_SHORT_LINE:
+            raise ValueError(
+                f"{self.name}: short_line_length is {short_line_length}, must be at most {LONGEST_SHORT_LINE}"
+            )
         check_ratio(self.name, "line_punct_thr", line_punct_thr)
         check_ratio(self.name, "short_line_thr", short_line_thr)
         check_ratio(self.name, "char_duplicates_ratio", char_duplicates_ratio)
@@ -253,20 +272,19 @@ class FineWebQualityFilter(RuleFilter):
             _at_most("list", "new_line_ratio", self.new_line_ratio, {"language": self.language}),
         )
 
-    def measure(self, text: str) -> Mapping[str, float]:
-        lines = [line for line in text.split("\n") if line.strip()]
-        divisor = len(lines) or 1
-        seen: set[str] = set()
-        repeated = 0
-        for line in lines:
-            repeated += len(line) if line in seen else 0
-            seen.add(line)
+    def statistics(self) -> tuple[str, ...]:
+        short = f"short_lines_{self.short_line_length}"
+        return ("chars", "line_feeds", "full_lines", "marked_lines", short, "repeated_line_chars", "lexemes")
+
+    def measure_counts(self, counts: Mapping[str, pa.Array]) -> Measures:
+        lines = counts["full_lines"]
+        without_feeds = pc.subtract(counts["chars"], counts["line_feeds"])
         return {
-            "empty": len(lines),
-            "line_punctuation": sum(line.rstrip().endswith(_STOP_CHARS) for line in lines) / divisor,
-            "short_lines": sum(len(line) <= self.short_line_length for line in lines) / divisor,
-            "repeated_lines": repeated / (len(text.replace("\n", "")) or 1),
-            "list": text.count("\n") / (len(split_words(text, self.language)) or 1),
+            "empty": lines,
+            "line_punctuation": safe_ratio(counts["marked_lines"], lines, 0.0),
+            "short_lines": safe_ratio(counts[f"short_lines_{self.short_line_length}"], lines, 0.0),
+            "repeated_lines": safe_ratio(counts["repeated_line_chars"], without_feeds, 0.0),
+            "list": safe_ratio(counts["line_feeds"], counts["lexemes"], 0.0),
         }
 
 

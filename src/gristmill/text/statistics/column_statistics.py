@@ -14,7 +14,8 @@ from collections.abc import Container, Iterable, Mapping
 
 import pyarrow as pa
 
-from gristmill.core.arrow.array_building import make_array
+from gristmill.core.arrow.array_building import literal, make_array
+from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.native_kernels import kernels
 from gristmill.text.statistics import reference
 
@@ -42,25 +43,46 @@ def is_ngram_statistic(name: str) -> bool:
     return "_ngram_" in name
 
 
-def count_column(texts: pa.Array, names: Iterable[str], rows: pa.BooleanArray | None = None) -> dict[str, pa.Array]:
-    """Statistics of a column of strings, by name. Rows that are false in `rows` are not counted and have 0."""
+def count_column(
+    texts: pa.Array, names: Iterable[str], rows: pa.BooleanArray | None = None, language: str | None = None
+) -> dict[str, pa.Array]:
+    """Statistics of a column of strings, by name. Rows that are false in `rows` are not counted and have 0.
+
+    `language` ("ja", "zh") decides how ideographs are split into lexemes.
+    """
     wanted = tuple(dict.fromkeys(names))
     if kernels is None:
-        return _count_in_python(texts, wanted, rows)
-    columns = kernels.text_stats(texts, rows, wanted)
-    return {name: _int64(data, len(texts)) for name, data in zip(wanted, columns, strict=True)}
+        return _count_in_python(texts, wanted, rows, language)
+    of_lexemes = [name for name in wanted if reference.is_of_lexemes(name)]
+    names = (*wanted, "unspaced") if of_lexemes and "unspaced" not in wanted else wanted
+    columns = kernels.text_stats(texts, rows, names)
+    counts = {name: _int64(data, len(texts)) for name, data in zip(names, columns, strict=True)}
+    if of_lexemes:
+        _count_unspaced(texts, counts, of_lexemes, language)
+    return {name: counts[name] for name in wanted}
+
+
+def _count_unspaced(texts: pa.Array, counts: dict[str, pa.Array], names: list[str], language: str | None) -> None:
+    """Count the lexemes of texts in scripts without spaces, which only Python can split."""
+    unspaced = pc.equal(counts["unspaced"], literal(1, pa.int64()))
+    again = [reference.count_statistics(text, names, language) for text in texts.filter(unspaced).to_pylist()]
+    for name in names if again else ():
+        found = make_array([one[name] for one in again], pa.int64())
+        counts[name] = pc.replace_with_mask(counts[name], unspaced, found)
 
 
 def _int64(data: bytes, length: int) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), length, [None, pa.py_buffer(data)])
 
 
-def _count_in_python(texts: pa.Array, names: tuple[str, ...], rows: pa.BooleanArray | None) -> dict[str, pa.Array]:
+def _count_in_python(
+    texts: pa.Array, names: tuple[str, ...], rows: pa.BooleanArray | None, language: str | None
+) -> dict[str, pa.Array]:
     warn_without_kernels()
     flags = [True] * len(texts) if rows is None else rows.to_pylist()
     zeros = dict.fromkeys(names, 0)
     counted = [
-        reference.count_statistics(text or "", names) if flag else zeros
+        reference.count_statistics(text or "", names, language) if flag else zeros
         for text, flag in zip(texts.to_pylist(), flags, strict=True)
     ]
     return {name: make_array([counts[name] for counts in counted], pa.int64()) for name in names}

@@ -8,6 +8,10 @@ fallback where the extension was not built. All statistics are whole numbers; th
     lines        split at line feeds, without blank ones
     paragraphs   split at two line feeds in a row, including empty ones
     n-grams      runs of n words; of several that are equally frequent, the first in the text is the top one
+    lexemes      words and punctuation marks (`lexemes.py`)
+    feed lines   split at line feeds in a row, so an empty one can only be the first or the last
+    blocks       split at two or more line feeds in a row, without white space around the text
+    split lines  what `str.splitlines` returns
 """
 
 from __future__ import annotations
@@ -17,6 +21,9 @@ import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+
+from gristmill.text.statistics.lexemes import TERMINAL_MARKS, is_word, lexemes
+from gristmill.text.statistics.word_segmentation import has_unspaced
 
 MAX_NGRAM_WORDS = 32
 """The longest n-grams that are counted."""
@@ -72,8 +79,8 @@ _LETTER_LIKE = re.compile(
 class DocumentParts:
     """The parts of a document, each computed once."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    def __init__(self, text: str, language: str | None = None) -> None:
+        self.text, self.language = text, language
 
     @cached_property
     def words(self) -> list[str]:
@@ -90,6 +97,22 @@ class DocumentParts:
     @cached_property
     def urls(self) -> list[str]:
         return SCORED_URL.findall(self.text)
+
+    @cached_property
+    def lexemes(self) -> list[str]:
+        return lexemes(self.text, self.language)
+
+    @cached_property
+    def feed_lines(self) -> list[str]:
+        return re.split("\n+", self.text)
+
+    @cached_property
+    def blocks(self) -> list[str]:
+        return re.split("\n{2,}", self.text.strip())
+
+    @cached_property
+    def split_lines(self) -> list[str]:
+        return self.text.splitlines()
 
     def ngrams(self, n: int) -> list[tuple[str, ...]]:
         return list(zip(*(self.words[start:] for start in range(n)), strict=False))
@@ -138,6 +161,35 @@ def duplicate_ngram_chars(document: DocumentParts, n: int) -> int:
     return total
 
 
+def top_lexeme_ngram_chars(document: DocumentParts, n: int) -> int:
+    """The length of the most frequent n-gram of lexemes, times how often it occurs; 0 if none occurs twice."""
+    grams = zip(*(document.lexemes[start:] for start in range(n)), strict=False)
+    [(top, count)] = Counter(grams).most_common(1) or [((), 0)]
+    return len(" ".join(top)) * count if count > 1 else 0
+
+
+def duplicate_lexeme_ngram_chars(document: DocumentParts, n: int) -> int:
+    """The characters of the lexemes in n-grams that occurred before, read from left to right: after a repeated n-gram,
+    the next one that is looked at begins behind it."""
+    found, start, seen = document.lexemes, 0, set()
+    total = 0
+    while start + n <= len(found):
+        ngram = tuple(found[start : start + n])
+        if ngram in seen:
+            total += sum(map(len, ngram))
+            start += n
+        else:
+            seen.add(ngram)
+            start += 1
+    return total
+
+
+def _repeated(parts: Iterable[str]) -> list[str]:
+    """The parts that occurred before."""
+    seen: set[str] = set()
+    return [part for part in parts if part in seen or seen.add(part)]  # type: ignore[func-returns-value]
+
+
 def _characters(test: Callable[[str], bool]) -> Callable[[DocumentParts], int]:
     return lambda document: sum(map(test, document.text))
 
@@ -182,19 +234,52 @@ STATISTICS: dict[str, Callable[[DocumentParts], int]] = {
     "distinct_paragraph_chars": lambda d: _length(set(d.paragraphs)),
     "url_chars": lambda d: _length(d.urls),
     "porn_urls": lambda d: sum("porn" in url for url in d.urls),
+    "lexemes": lambda d: len(d.lexemes),
+    "word_lexemes": lambda d: sum(map(is_word, d.lexemes)),
+    "word_lexeme_chars": lambda d: _length(filter(is_word, d.lexemes)),
+    "letter_lexemes": lambda d: sum(any(map(str.isalpha, one)) for one in d.lexemes),
+    "common_lexemes": lambda d: len(COMMON_WORDS.intersection(d.lexemes)),
+    "unspaced": lambda d: int(has_unspaced(d.text)),
+    "hashes": lambda d: d.text.count("#"),
+    "ellipses": lambda d: d.text.count("...") + d.text.count("…"),
+    "line_feeds": lambda d: d.text.count("\n"),
+    "split_lines": lambda d: len(d.split_lines),
+    "dash_lines": lambda d: sum(line.lstrip().startswith(("•", "-")) for line in d.split_lines),
+    "dotted_lines": lambda d: sum(line.rstrip().endswith(("...", "…")) for line in d.split_lines),
+    "full_lines": lambda d: len(d.lines),
+    "marked_lines": lambda d: sum(line.endswith(TERMINAL_MARKS) for line in d.lines),
+    "feed_lines": lambda d: len(d.feed_lines),
+    "repeated_feed_lines": lambda d: len(_repeated(d.feed_lines)),
+    "repeated_feed_line_chars": lambda d: _length(_repeated(d.feed_lines)),
+    "repeated_line_chars": lambda d: _length(_repeated(d.lines)),
+    "blocks": lambda d: len(d.blocks),
+    "repeated_blocks": lambda d: len(_repeated(d.blocks)),
+    "repeated_block_chars": lambda d: _length(_repeated(d.blocks)),
 }
+
+LONGEST_SHORT_LINE = 255
+"""The largest n of `short_lines_n`, the number of lines of up to n characters."""
 
 NGRAM_STATISTICS: dict[str, Callable[[DocumentParts, int], int]] = {
     "top_ngram": top_ngram_chars,
     "repeated_top_ngram": repeated_top_ngram_chars,
     "duplicate_ngram": duplicate_ngram_chars,
+    "top_lexeme_ngram": top_lexeme_ngram_chars,
+    "duplicate_lexeme_ngram": duplicate_lexeme_ngram_chars,
 }
 """By the name without n; for pairs of words, the full name is `top_ngram_2`."""
 
+OF_LEXEMES = frozenset({"lexemes", "word_lexemes", "word_lexeme_chars", "letter_lexemes", "common_lexemes"})
 
-def count_statistics(text: str, names: Iterable[str]) -> dict[str, int]:
-    """The statistics of a document by name."""
-    document = DocumentParts(text)
+
+def is_of_lexemes(name: str) -> bool:
+    """Whether a statistic is one of lexemes."""
+    return name in OF_LEXEMES or "_lexeme_ngram_" in name
+
+
+def count_statistics(text: str, names: Iterable[str], language: str | None = None) -> dict[str, int]:
+    """The statistics of a document by name. `language` ("ja", "zh") decides how ideographs are split into lexemes."""
+    document = DocumentParts(text, language)
     return {name: _count_statistic(document, name) for name in names}
 
 
@@ -202,4 +287,6 @@ def _count_statistic(document: DocumentParts, name: str) -> int:
     if name in STATISTICS:
         return STATISTICS[name](document)
     family, _, n = name.rpartition("_")
+    if family == "short_lines":
+        return sum(len(line) <= int(n) for line in document.lines)
     return NGRAM_STATISTICS[family](document, int(n))

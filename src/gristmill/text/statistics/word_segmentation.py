@@ -57,12 +57,17 @@ def is_written_without_spaces(lang: str) -> bool:
     return re.split("[-_]", lang)[0] in LANGUAGES_WITHOUT_SPACES
 
 
+def has_unspaced(text: str) -> bool:
+    """Whether some of a text is in a script that is written without spaces."""
+    return not text.isascii() and _ANY.search(text) is not None
+
+
 def split_words(text: str, lang: str | None = None) -> list[str]:
     """The words of a text. `lang` ("ja", "zh") decides how ideographs are split; None: as Japanese if there is kana.
 
     Punctuation between words without spaces is left out. In scripts with spaces, words are what `str.split` returns.
     """
-    if text.isascii() or not _ANY.search(text):
+    if not has_unspaced(text):
         return text.split()
     japanese = lang in ("ja", "jpn") or (lang is None and _KANA.search(text) is not None)
     parts = _JAPANESE if japanese else _CHINESE
