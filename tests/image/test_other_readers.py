@@ -73,7 +73,7 @@ def test_images_of_directories_have_what_lies_beside_them(tmp_path: Path) -> Non
         ("b/two", "webp", "b/two.webp"),
     ]
     assert (found[0]["caption"], found[0]["metadata"]) == ("a caption", {"n": 1})
-    assert found[0]["sidecars"] == [("bin", b"\x00")]
+    assert found[0]["sidecars"] == [{"extension": "bin", "data": b"\x00"}]
     assert [row["label"] for row in found[2:]] == ["cat", "cat"]
     assert "'b/empty': its image .jpg is empty" in next(iter(result.quarantined())).error
 

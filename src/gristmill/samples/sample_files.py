@@ -7,7 +7,7 @@
     caption     string         the .txt beside it
     metadata    JSON           the .json beside it, character by character
     label       int or string  the .cls beside it
-    sidecars    map            every other file of the sample, by extension, and a .txt or .json that cannot be parsed
+    sidecars    list           every other file of the sample, with its extension; and a .txt or .json that is not valid
 
 The columns `image_id` and `image` are called as the modality says (`SampleBatch`).
 
@@ -39,7 +39,7 @@ TEXT_FILE, JSON_FILE, LABEL_FILE = "txt", "json", "cls"
 _ENCODED = ""
 """The key of the encoded object in the dictionary of a row: no column is called so."""
 
-SIDECAR_TYPE: pa.DataType = pa.map_(pa.string(), pa.large_binary())
+SIDECAR_TYPE = pa.list_(pa.struct([("extension", pa.string()), ("data", pa.large_binary())]))
 
 
 @dataclass(slots=True)
@@ -166,10 +166,10 @@ def _no_constant(name: str) -> None:
 
 
 def sidecar_column(rows: Sequence[dict[str, bytes] | None]) -> pa.Array:
-    """A map of extension to bytes for each row, or null."""
+    """A list of extensions and bytes for each row, or null: not a map, which `datasets` cannot load."""
     keys = make_array([key for row in rows for key in row or ()], pa.string())
     values = make_array([value for row in rows for value in (row or {}).values()], pa.large_binary())
-    pairs = pa.StructArray.from_arrays([keys, values], fields=[SIDECAR_TYPE.key_field, SIDECAR_TYPE.item_field])
+    pairs = pa.StructArray.from_arrays([keys, values], fields=list(SIDECAR_TYPE.value_type))
     ends = array("i", accumulate((len(row or ()) for row in rows), initial=0))
     present = make_array([row is not None for row in rows], pa.bool_())
     missing = len(rows) - present.true_count

@@ -224,7 +224,8 @@ def sample_members(row: Mapping[str, Any], kind: type[SampleBatch]) -> Iterator[
             value = row[name]
             text = value if isinstance(value, str) else json_text(value) if name == METADATA else str(value)
             yield unused(extension), text.encode("utf-8", "surrogatepass")
-    for extension, data in row.get(SIDECARS) or ():
+    for sidecar in row.get(SIDECARS) or ():
+        extension, data = sidecar.values() if isinstance(sidecar, dict) else sidecar  # a map, in older files
         yield unused(_safe_name(extension)), data
 
 
