@@ -33,7 +33,7 @@ from gristmill.cli.command_runner import (
     run_recipe,
     side_output_options,
 )
-from gristmill.cli.commands import card, index, metrics, models, quarantine, whatif, why
+from gristmill.cli.commands import card, index, metrics, models, push, quarantine, whatif, why
 from gristmill.cli.commands.doctor import doctor
 from gristmill.cli.commands.view import view
 
@@ -59,6 +59,7 @@ app.add_typer(models.app, name="models")
 app.command()(why.why)
 app.command()(whatif.whatif)
 app.command()(card.card)
+app.command()(push.push)
 
 
 def _print_version(wanted: bool) -> None:
