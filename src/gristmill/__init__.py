@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gristmill.core.pipeline import Pipeline as Pipeline
     from gristmill.core.resources import Resources as Resources
     from gristmill.core.row_sampling import Sample as Sample
+    from gristmill.core.secret_values import Secret as Secret
     from gristmill.core.stage import CompositeStage as CompositeStage
     from gristmill.core.stage import ProcessingStage as ProcessingStage
     from gristmill.core.stage import SourceStage as SourceStage

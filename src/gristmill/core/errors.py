@@ -28,12 +28,21 @@ import errno
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from gristmill.core.secret_values import hide_secrets
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
+MAX_REASON_CHARS, MAX_DETAILS_CHARS = 10_000, 30_000
+"""How much of an error is kept: its message may be a whole document."""
+
+
 class GristmillError(Exception):
-    """Base of all errors that Gristmill raises on purpose."""
+    """Base of all errors that Gristmill raises on purpose. No secret that is known to be one is in their messages."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*(hide_secrets(item) if type(item) is str else item for item in args))
 
 
 class PlanError(GristmillError):
@@ -75,7 +84,8 @@ class StageError(GristmillError):
         self, stage: str, task_id: str, files: Sequence[str], reason: str, details: str = "", position: int = 0
     ) -> None:
         self.stage, self.task_id, self.files = stage, task_id, tuple(files)
-        self.reason, self.details, self.position = reason, details, position
+        self.reason, self.position = hide_secrets(cut_middle(reason, MAX_REASON_CHARS)), position
+        self.details = hide_secrets(cut_middle(details, MAX_DETAILS_CHARS))
         self.hopeless = False
         """Whether a retry would fail again, so that none is made."""
         super().__init__(str(self))
@@ -191,6 +201,14 @@ def printable(text: object, most: int | None = None) -> str:
     shown = str(text)
     short = shown if most is None or len(shown) <= most else shown[: most - 1] + "…"
     return short if short.isprintable() else "".join(letter if letter.isprintable() else " " for letter in short)
+
+
+def cut_middle(text: str, most: int) -> str:
+    """The beginning and the end of a text, if it has more than `most` characters."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]} ... ({len(text) - 2 * half:,} characters left out) ... {text[-half:]}"
 
 
 def describe_error(error: BaseException) -> str:

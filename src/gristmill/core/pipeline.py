@@ -24,6 +24,7 @@ from gristmill.core.records.run_directory import Run
 from gristmill.core.result import Result
 from gristmill.core.run import stream_shutdown
 from gristmill.core.run.segment_runner import RunMonitor, assigned_directories, named_sources, run_segments
+from gristmill.core.secret_values import remember_secrets
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.stage_roles import CommitRole
 from gristmill.core.task import Task
@@ -189,6 +190,7 @@ class Pipeline:
     ) -> Iterator[tuple[Lineage, TaskRef]]:
         executor = executor or default_executor()
         check_is_executor(executor)
+        remember_secrets(self.stages)
         plan = plan_for_executor(self.name, self.stages, executor, initial_tasks, run.resuming, beside)
         for stage in plan.all_stages if watcher.reporter else ():
             stage._planned = replace(stage._planned, sketched=not stage._planned.part_of)

@@ -11,6 +11,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from gristmill.core.fast_dataclass import fast_dataclass
+from gristmill.core.secret_values import hide_in_urls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -165,10 +166,10 @@ class FileGroupTask(Task[list[str]]):
         return self.slices if self.slices is not None else tuple(FileSlice(path) for path in self.data)
 
     def key(self) -> str:
-        return digest(sorted(self.data))
+        return digest(sorted(map(hide_in_urls, self.data)))
 
     def files(self) -> tuple[str, ...]:
-        return tuple(self.data[:8])  # enough to know it by
+        return tuple(map(hide_in_urls, self.data[:8]))  # enough to know it by
 
 
 @fast_dataclass(frozen=True, slots=True)

@@ -11,9 +11,11 @@ import yaml
 
 from gristmill.core.errors import RecipeError, did_you_mean
 from gristmill.core.pipeline import Pipeline
+from gristmill.core.secret_values import remember_secrets
 from gristmill.recipes.recipe_file import RecipeFile, StageSpec, read_recipe_file
+from gristmill.recipes.secret_references import SecretReferences
 from gristmill.recipes.stage_builder import build_executor, build_stage, executor_class
-from gristmill.recipes.variables import escape, fill_variables
+from gristmill.recipes.variables import fill_variables
 
 if TYPE_CHECKING:
     from gristmill.core.executor import Executor
@@ -48,14 +50,20 @@ class Recipe:
         return build_executor(wanted, own | params, "--executor" if name else f"{self.place}, executor")
 
     def to_yaml(self) -> str:
-        """The recipe as YAML, without variables."""
+        """The recipe as YAML, without variables. Secrets are references to environment variables."""
+        references = SecretReferences()
         content: dict[str, Any] = {"name": self.name}
         if self.description:
             content["description"] = self.description
-        content["stages"] = [escape(stage.to_yaml()) for stage in self.stages]
+        content["stages"] = [_written(stage, references) for stage in self.stages]
         if self.executor_form:
-            content["executor"] = escape(self.executor_form.to_yaml())
+            content["executor"] = _written(self.executor_form, references)
         return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
+
+
+def _written(form: StageSpec, references: SecretReferences) -> Any:
+    params, settings = (references.write(part, form.target) for part in (form.params, form.settings))
+    return StageSpec(target=form.target, params=params, settings=settings).to_yaml()
 
 
 def load_recipe(path_or_name: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
@@ -66,6 +74,7 @@ def load_recipe(path_or_name: str | Path, overrides: Mapping[str, Any] | None = 
     path = find_recipe(path_or_name)
     place = str(path_or_name)
     form = fill_variables(read_recipe_file(path), overrides or {}, place)
+    remember_secrets([[stage.params, stage.settings] for stage in form.stages])
     return Recipe(form.name, form.description, form.stages, form.executor, place)
 
 

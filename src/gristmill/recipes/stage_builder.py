@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import GristmillError, MissingDependencyError, RecipeError, did_you_mean
 from gristmill.core.resources import Resources
+from gristmill.core.secret_values import HIDDEN, Secret, is_secret_name
 from gristmill.core.stage import ProcessingStage
 from gristmill.recipes.recipe_file import StageSpec
 from gristmill.recipes.stage_catalogue import Entry, Parameter, catalogue, find_entry, is_part, takes_any_parameter
@@ -68,9 +69,21 @@ def _value(parameter: Parameter, value: Any, place: str) -> Any:
         _check_misspelled_class(parameter, made, place)
         value = made
     try:
-        return parameter.check(value)
+        return _with_secrets(value, parameter.check(value))
     except ValueError as error:
-        raise RecipeError(f"{place}: {parameter.name} is {value!r}: {error}") from None
+        shown = HIDDEN if is_secret_name(parameter.name) else repr(value)
+        raise RecipeError(f"{place}: {parameter.name} is {shown}: {error}") from None
+
+
+def _with_secrets(value: Any, checked: Any) -> Any:
+    """The checked value, in which the secrets of the value are still marked as such."""
+    if isinstance(value, Secret) and isinstance(checked, str):
+        return value
+    if isinstance(value, dict) and isinstance(checked, dict):
+        return {key: _with_secrets(value.get(key), inner) for key, inner in checked.items()}
+    if isinstance(value, list) and isinstance(checked, list) and len(value) == len(checked):
+        return [_with_secrets(*pair) for pair in zip(value, checked, strict=True)]
+    return checked
 
 
 def build_value(value: Any, place: str) -> Any:

@@ -1,11 +1,13 @@
 """Filling in a recipe: `--set` changes, then `${variables}`.
 
-A variable that is a whole value keeps its type: `min_words: "${min_words}"` is a number. `$${x}` stands for a
-literal `${x}`.
+A variable that is a whole value keeps its type: `min_words: "${min_words}"` is a number. `${env:NAME}` is an
+environment variable, read when the recipe is; its value is a `Secret`, of which records show the reference. `$${x}`
+stands for a literal `${x}`.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -13,11 +15,13 @@ from typing import Any
 import yaml
 
 from gristmill.core.errors import RecipeError, did_you_mean
+from gristmill.core.secret_values import Secret
 from gristmill.core.stage import SETTINGS
 from gristmill.recipes.recipe_file import RecipeFile
 from gristmill.recipes.stage_catalogue import find_entry, is_part, known, takes_any_parameter
 
-_VARIABLE = re.compile(r"\$(\$)?\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_VARIABLE = re.compile(r"\$(\$)?\{((?:env:)?[A-Za-z_][A-Za-z0-9_]*)\}")
+ENVIRONMENT = "env:"
 _OWN_CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Z]\w*")
 
 
@@ -67,7 +71,9 @@ def _set_variable(form: RecipeFile, key: str, value: Any, place: str) -> None:
 
 def _names_in(value: Any) -> Iterator[str]:
     if isinstance(value, str):
-        yield from (match[2] for match in _VARIABLE.finditer(value) if not match[1])
+        yield from (
+            match[2] for match in _VARIABLE.finditer(value) if not match[1] and not match[2].startswith(ENVIRONMENT)
+        )
     elif isinstance(value, dict | list):
         for inner in value.values() if isinstance(value, dict) else value:
             yield from _names_in(inner)
@@ -89,17 +95,28 @@ class _Variables:
         whole = _VARIABLE.fullmatch(value)
         if whole and not whole[1]:
             return self.look_up(whole[2], where, open_)
-        return _VARIABLE.sub(lambda match: self._text(match, where, open_), value)
+        found: list[Secret] = []
+        filled = _VARIABLE.sub(lambda match: self._text(match, where, open_, found), value)
+        if not found:
+            return filled
 
-    def _text(self, match: re.Match[str], where: str, open_: tuple[str, ...]) -> str:
+        def reference(match: re.Match[str]) -> str:
+            return match[0] if match[1] else str(escape(self.look_up(match[2], where, open_)))
+
+        return Secret(filled, _VARIABLE.sub(reference, value))
+
+    def _text(self, match: re.Match[str], where: str, open_: tuple[str, ...], found: list[Secret]) -> str:
         if match[1]:
             return match[0][1:]
         value = self.look_up(match[2], where, open_)
         if isinstance(value, dict | list):
             raise RecipeError(f"{where}: ${{{match[2]}}} is {value!r}, which cannot be inserted into text")
+        found += [value] if isinstance(value, Secret) else []
         return str(value)
 
     def look_up(self, name: str, where: str, open_: tuple[str, ...]) -> Any:
+        if name.startswith(ENVIRONMENT):
+            return _environment_variable(name.removeprefix(ENVIRONMENT), where)
         if name in open_:
             raise RecipeError(f"{self.place}: variable {name!r} refers to itself: {' -> '.join((*open_, name))}")
         value = self.values.get(name)
@@ -112,8 +129,20 @@ class _Variables:
         return self.fill(value, where, (*open_, name))
 
 
+def _environment_variable(name: str, where: str) -> Secret:
+    value = os.environ.get(name)
+    if value is None:
+        raise RecipeError(
+            f"{where}: the environment variable {name} is not set: set it (export {name}=...) and start again. Secrets "
+            "are not saved with a run, so they must be there each time"
+        )
+    return Secret(value, f"${{{ENVIRONMENT}{name}}}")
+
+
 def escape(value: Any) -> Any:
     """The value such that filling in gives it back."""
+    if isinstance(value, Secret) and value.reference:
+        return value.reference
     if isinstance(value, dict):
         return {key: escape(inner) for key, inner in value.items()}
     if isinstance(value, list):

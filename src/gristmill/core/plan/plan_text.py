@@ -8,14 +8,13 @@ the recipe has them in full.
 from __future__ import annotations
 
 import inspect
-import re
 import types
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.function import FunctionStage
-from gristmill.core.records.value_identity import SECRET_NAME
 from gristmill.core.resources import Resources
+from gristmill.core.secret_values import Secret, hide_in_urls, is_secret_name
 from gristmill.core.stage_roles import GatherRole, PlanningRole
 
 if TYPE_CHECKING:
@@ -74,8 +73,8 @@ def _parameters(thing: object) -> list[str]:
     shown: list[str] = []
     for name, parameter in inspect.signature(type(thing)).parameters.items():
         value = getattr(thing, name, parameter.default)
-        secret = isinstance(value, str) and SECRET_NAME.search(name)
-        if secret or value is parameter.default:
+        secret = isinstance(value, str | bytes | int | float | list | tuple) and is_secret_name(name)
+        if (secret and not isinstance(value, Secret)) or value is parameter.default:
             continue
         text = _value_text(value)
         if text and parameter.default is parameter.empty and not shown:
@@ -87,6 +86,8 @@ def _parameters(thing: object) -> list[str]:
 
 def _value_text(value: Any) -> str:
     """The value as in a recipe; empty for values that do not fit on a line."""
+    if isinstance(value, Secret):
+        return value.reference
     if value is None or isinstance(value, bool | int | float | str | PurePath):
         text = f"{value}"
     elif isinstance(value, list | tuple):
@@ -100,7 +101,7 @@ def _value_text(value: Any) -> str:
     else:
         parameters = ", ".join(_parameters(value))
         return f"{type(value).__name__}({parameters})" if parameters else type(value).__name__
-    text = re.sub(r"://[^/@]+@", "://", " ".join(text.split()))  # drop user and password from URLs
+    text = hide_in_urls(" ".join(text.split()))
     return text if len(text) <= MAX_VALUE_CHARS else f"{text[: MAX_VALUE_CHARS - 1]}…"
 
 

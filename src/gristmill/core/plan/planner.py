@@ -23,9 +23,9 @@ from gristmill.core.errors import ColumnError, PlanError, shorten
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.function import task_types
 from gristmill.core.plan.column_checks import check_sampled_columns
+from gristmill.core.plan.row_task import row_by_row
 from gristmill.core.records.rejected_rows import RejectedRowRecorder
 from gristmill.core.resources import Resources
-from gristmill.core.row_task import row_by_row
 from gristmill.core.stage import (
     CompositeStage,
     ProcessingStage,

@@ -18,8 +18,17 @@ import pyarrow as pa
 
 from gristmill.core.arrow.table_conversion import POSITION, table_to_rows
 from gristmill.core.batch import SOURCE_FILE, Batch
-from gristmill.core.errors import ErrorBudgetError, StageError, TaskTimeoutError, WorkerLostError, shorten
+from gristmill.core.errors import (
+    MAX_REASON_CHARS,
+    ErrorBudgetError,
+    StageError,
+    TaskTimeoutError,
+    WorkerLostError,
+    cut_middle,
+    shorten,
+)
 from gristmill.core.fast_dataclass import fast_dataclass
+from gristmill.core.secret_values import hide_in_urls, hide_secrets
 from gristmill.core.task import FileGroupTask, Task, digest
 
 if TYPE_CHECKING:
@@ -137,8 +146,9 @@ def failed_record(
 
 def unreadable_record(stage: str, lineage: Lineage, note: Mapping[str, Any]) -> QuarantinedRecord:
     """A record that the stage itself reported as unreadable."""
+    found = {**note, "error": hide_secrets(cut_middle(note["error"], MAX_REASON_CHARS))}
     return QuarantinedRecord(
-        stage=stage, kind=UNREADABLE, task=lineage.id, source=lineage.source, files=lineage.files, **note
+        stage=stage, kind=UNREADABLE, task=lineage.id, source=lineage.source, files=lineage.files, **found
     )
 
 
@@ -155,7 +165,7 @@ def _row(table: pa.Table) -> dict[str, Any]:
 
 def _describe(task: Task[Any]) -> str:
     if isinstance(task, FileGroupTask):
-        return "files " + ", ".join(map(str, task.parts()[:100]))[:_SHOWN]
+        return "files " + hide_in_urls(", ".join(map(str, task.parts()[:100])))[:_SHOWN]
     return _clipped_repr(task.data)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from gristmill.core.errors import InputError, cannot_write, explain_storage_error
+from gristmill.core.secret_values import hide_in_urls, remember_secrets, without_secrets
 
 
 def to_json_line(content: Any) -> bytes:
@@ -43,6 +44,15 @@ def without_listing_cache(system: Any) -> Iterator[None]:
         system.invalidate_cache()
 
 
+def refuse_login(url: str) -> None:
+    """Raise if the address of an output contains a password, which would be in the name of every file."""
+    if hide_in_urls(url) != url:
+        raise InputError(
+            f"{hide_in_urls(url)}: the address of an output must not contain a password or a signature. Give it as "
+            "storage_options, in a recipe as a reference: storage_options: {password: '${env:PASSWORD}'}"
+        )
+
+
 class RecordStore:
     """Small objects at a URL, each written atomically."""
 
@@ -50,10 +60,12 @@ class RecordStore:
         url = os.path.expanduser(url.removeprefix("file://").removeprefix("local://"))  # noqa: PTH111
         self.url = url.rstrip("/")
         local = "://" not in url and "::" not in url
+        remember_secrets(storage_options)
+        refuse_login(self.url)
         self._place = _Disk(self.url) if local else _Remote(self.url, storage_options or {})
 
     def write(self, name: str, content: dict[str, Any]) -> None:
-        self.put(name, orjson.dumps(content, option=orjson.OPT_INDENT_2))
+        self.put(name, orjson.dumps(without_secrets(content), option=orjson.OPT_INDENT_2))
 
     def write_lines(self, name: str, lines: Iterable[bytes]) -> None:
         content = bytearray()  # a list of small bytes objects would take ten times the memory
@@ -99,10 +111,10 @@ class _Disk:
         path = self._root / name
         draft = path.with_name(f"{path.name}.{os.urandom(4).hex()}.draft")
         try:
-            draft.write_bytes(content)
+            _write_private(draft, content)
         except FileNotFoundError:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_bytes(content)
+            make_private_directory(path.parent)
+            _write_private(draft, content)
         draft.replace(path)
 
     def get(self, name: str) -> bytes | None:
@@ -112,6 +124,20 @@ class _Disk:
     def names(self, folder: str) -> list[str]:
         path = self._root / folder
         return [entry.name for entry in path.iterdir()] if path.is_dir() else []
+
+
+def make_private_directory(path: Path) -> None:
+    """Make a directory for records, which may contain rows and parameters: only its user can read them."""
+    if path.is_dir():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
 
 
 @contextmanager

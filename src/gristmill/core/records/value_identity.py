@@ -28,6 +28,7 @@ from typing import Any
 
 import orjson
 
+from gristmill.core.secret_values import Secret, hide_in_urls, is_secret_name
 from gristmill.core.stage import SETTINGS, ProcessingStage
 from gristmill.core.task import digest
 
@@ -35,8 +36,6 @@ KIND = "@"
 """The key of what kind of value a description is of."""
 
 INCOMPARABLE = "incomparable"
-SECRET_NAME = re.compile(r"key$|token|secret|password|passwd|credential|authorization", re.IGNORECASE)
-_URL_PASSWORD = re.compile(r"(?<=://)([^/@\s:]*):([^/@\s]+)@")
 _MAX_ITEMS, _MAX_CHARS = 200, 2_000
 _MAX_DEPTH = 60
 _SECRET_ROUNDS = 50_000
@@ -65,10 +64,14 @@ class _Describer:
     def __init__(self) -> None:
         self._met: dict[int, Any] = {}  # by id; holds the values, so that no id is used twice
         self._depth = 0
+        self._secret = False
+        """Whether the value is part of a secret, such as one of the texts of `auth=(user, password)`."""
 
     def value(self, value: Any) -> Any:
         if value is None or isinstance(value, bool):
             return value
+        if isinstance(value, Secret) or (self._secret and isinstance(value, str | bytes | int | float)):
+            return _secret(value)
         if type(value) in (int, float, str, bytes, bytearray):
             return _scalar(value)
         if self._depth > _MAX_DEPTH:
@@ -104,11 +107,13 @@ class _Describer:
         return found
 
     def _named(self, name: str, value: Any) -> Any:
-        """The value of an attribute, argument or key. A secret is described by a slow hash."""
-        if SECRET_NAME.search(name) and isinstance(value, str | bytes) and value:
-            raw = value.encode() if isinstance(value, str) else value
-            return {KIND: "secret", "digest": hashlib.pbkdf2_hmac("sha256", raw, b"gristmill", _SECRET_ROUNDS).hex()}
-        return self.value(value)
+        """The value of an attribute, argument or key, which is secret by its name, or part of one that is."""
+        before = self._secret
+        self._secret = before or is_secret_name(name)
+        try:
+            return self.value(value)
+        finally:
+            self._secret = before
 
     def _once(self, value: Any) -> Any:
         if id(value) in self._met:
@@ -244,13 +249,21 @@ def _is_internal(name: str, value: Any) -> bool:
     return isinstance(value, _VALUELESS) or name == "_abc_impl" or re.fullmatch("__.*__", name) is not None
 
 
+def _secret(value: Any) -> dict[str, Any] | None:
+    """A secret, by a slow hash: it must not be found by trying."""
+    raw = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
+    if not raw:
+        return None
+    return {KIND: "secret", "digest": hashlib.pbkdf2_hmac("sha256", raw, b"gristmill", _SECRET_ROUNDS).hex()}
+
+
 def _scalar(value: Any) -> Any:
     if isinstance(value, int):
         return value if abs(value) < 2**53 else {KIND: "int", "value": str(value)}
     if isinstance(value, float):
         return value if math.isfinite(value) else {KIND: "float", "value": repr(value)}
     if isinstance(value, str):
-        shown = _URL_PASSWORD.sub(r"\1@", value) if "://" in value else value
+        shown = hide_in_urls(value)
         if len(shown) <= _MAX_CHARS and shown == shown.encode("utf-8", "replace").decode():
             return shown
         return {KIND: "text", "chars": len(shown), "digest": digest([shown])}

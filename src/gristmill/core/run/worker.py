@@ -32,6 +32,7 @@ from gristmill.core.records.rejected_rows import materialise_answer
 from gristmill.core.records.row_sketch import RowSketcher
 from gristmill.core.records.stage_stats import StageStats
 from gristmill.core.run.isolation import Isolator, task_number
+from gristmill.core.secret_values import remember_secrets
 from gristmill.core.stage import Answer, ProcessingStage, WorkerMetadata, implements, report_of, take_counts
 from gristmill.core.stage_roles import GatherRole, WriterRole
 from gristmill.core.task import GatherTask, Task
@@ -81,6 +82,7 @@ class Worker:
     ) -> None:
         """With an error `budget`, records that a stage fails on are quarantined; otherwise failures raise."""
         self.stages = list(stages)
+        remember_secrets(self.stages)
         self.metadata = metadata or WorkerMetadata()
         self.activity = activity
         self.final = final

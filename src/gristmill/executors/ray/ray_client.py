@@ -260,12 +260,12 @@ class SlurmRayClient(RayClient):
     """For a script that runs on all nodes of a Slurm job: node 0 becomes the head and continues, the others serve it.
 
     The head writes its address to a file in `RAY_PORT_BROADCAST_DIR`, or in the directory that the job was submitted
-    from. All nodes must see that directory.
+    from. All nodes must see that directory. The dashboard runs jobs for anyone who can reach it, so it listens on the
+    head itself only: `ssh -L 8265:localhost:8265 HEAD` shows it on another machine, or set `ray_dashboard_host`.
     """
 
     worker_connect_timeout_s: float = 300.0
     cleanup_on_start: bool = True
-    ray_dashboard_host: str = "0.0.0.0"  # noqa: S104  the head is usually not the user's own machine
 
     def start(self) -> None:
         if "SLURM_JOB_ID" not in os.environ:

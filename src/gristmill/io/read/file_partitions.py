@@ -14,6 +14,7 @@ from typing import Any
 
 from gristmill.core.errors import InputError
 from gristmill.core.fast_dataclass import fast_dataclass
+from gristmill.core.secret_values import hide_in_urls
 from gristmill.core.stage import SourceStage
 from gristmill.core.stage_roles import PlanningRole
 from gristmill.core.task import FileGroupTask, FileSlice, digest
@@ -45,7 +46,7 @@ class FilePartition(FileGroupTask):
     stamps: tuple[str, ...] = field(default=(), kw_only=True, repr=False)
 
     def key(self) -> str:
-        return digest(sorted(self.names or self.data))
+        return digest(sorted(map(hide_in_urls, self.names or self.data)))
 
     def fingerprint(self) -> str:
         return digest(self.stamps)
@@ -53,13 +54,13 @@ class FilePartition(FileGroupTask):
     @property
     def stem(self) -> str:
         """The first name without its extensions, with only characters that are valid in a file name."""
-        name = (self.names or self.data)[0]
+        name = hide_in_urls((self.names or self.data)[0])
         short = name[: -len(extension_of(name)) or None]
         safe = re.sub(r"[^\w.\-]+", "-", short.replace("://", "-")).strip("-.") or "part"
         return safe.encode()[-_STEM_BYTES:].decode(errors="ignore").lstrip("-.")
 
     def name_of(self, path: str) -> str:
-        return self.names[self.data.index(path)] if self.names else path
+        return hide_in_urls(self.names[self.data.index(path)] if self.names else path)
 
 
 class FilePartitioningStage(SourceStage[FileGroupTask], PlanningRole):

@@ -18,6 +18,7 @@ import pyarrow as pa
 from gristmill.core.arrow.table_conversion import POSITION
 from gristmill.core.batch import SOURCE_FILE, Batch
 from gristmill.core.errors import BadRecordError, InputError, did_you_mean
+from gristmill.core.secret_values import hide_in_urls
 from gristmill.core.stage import Columns, ProcessingStage
 from gristmill.core.stage_roles import PlanningRole
 from gristmill.core.task import FileGroupTask, FileSlice, Task
@@ -163,4 +164,4 @@ def _note_lines(lines: list[LineRange], *line_range: Any) -> None:
 
 def relative_file_name(task: FileGroupTask, part: FileSlice) -> str:
     """The path of a file below the directory that was read."""
-    return task.name_of(part.path) if isinstance(task, FilePartition) else part.path
+    return task.name_of(part.path) if isinstance(task, FilePartition) else hide_in_urls(part.path)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from gristmill.core.arrow.table_conversion import POSITION
 from gristmill.core.errors import BadRecordError, InputError, MissingDependencyError
 from gristmill.core.fast_dataclass import fast_dataclass
+from gristmill.core.secret_values import remember_secrets
 from gristmill.core.task import FileSlice
 
 if TYPE_CHECKING:
@@ -172,6 +173,7 @@ def file_system(path: str, storage_options: Mapping[str, Any]) -> tuple[Any, str
         return LocalFileSystem(), os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
     import fsspec
 
+    remember_secrets([storage_options, path])
     try:
         system, inner = fsspec.core.url_to_fs(path, **storage_options)
     except ImportError as error:

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from gristmill.core.errors import PlanError, cannot_write, explain_storage_error
-from gristmill.core.records.record_store import without_listing_cache
+from gristmill.core.records.record_store import refuse_login, without_listing_cache
 from gristmill.core.records.run_location import MANIFEST, directory_url, records_beside
+from gristmill.core.secret_values import remember_secrets
 from gristmill.io.storage.checksum import KNOWN_CHECKSUM_KINDS, ChecksumWriter, checksum_of
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class OutputDirectory:
         self.url = directory_url(os.fspath(url))
         self.storage_options = dict(storage_options or {})
         self.local = "://" not in self.url
+        refuse_login(self.url)
+        remember_secrets(self.storage_options)
 
     @property
     def records(self) -> str:

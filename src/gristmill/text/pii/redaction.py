@@ -25,6 +25,7 @@ from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import json_array
 from gristmill.core.deciding_stage import DecidingStage, Decision
 from gristmill.core.errors import did_you_mean
+from gristmill.core.secret_values import Secret
 from gristmill.samples.batch import DocumentBatch
 from gristmill.text.argument_checks import check_count
 from gristmill.text.document_filter import BoundedFilter
@@ -147,7 +148,7 @@ class RedactPii(DecidingStage[DocumentBatch]):
     ) -> None:
         super().__init__()
         self.text_field, self.entities, self.action, self.spans_field = text_field, entities, action, spans_field
-        self.countries, self.key, self.private_ips = countries, key, private_ips
+        self.countries, self.key, self.private_ips = countries, Secret(key), private_ips
         self._finder = _finder(self.name, entities, countries, private_ips)
         self._actions = _actions(self.name, self._finder.entities, action, PII_ACTIONS, key)
         if spans_field == text_field:
@@ -199,7 +200,7 @@ class PiiRedactor(DocumentModifier):
         key: str = "",
         private_ips: bool = False,
     ) -> None:
-        self.entities, self.action, self.countries, self.key = entities, action, countries, key
+        self.entities, self.action, self.countries, self.key = entities, action, countries, Secret(key)
         self.private_ips = private_ips
         self._finder = _finder(self.name, entities, countries, private_ips)
         self._actions = _actions(self.name, self._finder.entities, action, PII_ACTIONS[:2], key)
