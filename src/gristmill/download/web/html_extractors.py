@@ -5,7 +5,8 @@
     TrafilaturaExtractor   trafilatura: rules with several fallbacks, repeated segments removed
 
 The text is that of the library. `ResiliparseExtractor` and `TrafilaturaExtractor` then keep only paragraphs in which
-the share of stop words is at least `required_stopword_density`; 0 keeps all.
+the share of stop words is at least `required_stopword_density`; 0 keeps all. Pages with more than `max_depth` nested
+elements go to quarantine.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Any
 
 from gristmill.core.errors import did_you_mean, require
 from gristmill.download.web import trafilatura_shortcuts
-from gristmill.download.web.justext_paragraphs import clean_tree, paragraphs_of
+from gristmill.download.web.justext_paragraphs import clean_tree, paragraphs_of, revise_classes
+from gristmill.download.web.page_limits import MAX_DEPTH, MAX_DEPTH_TRAFILATURA, check_depth, check_max_depth
 from gristmill.download.web.stop_lists import UNSPACED, stop_word_counter
 
 
@@ -64,7 +66,9 @@ class JusTextExtractor(ParagraphExtractor):
         max_heading_distance: int = 200,
         no_headings: bool = False,
         is_boilerplate: bool | None = None,
+        max_depth: int = MAX_DEPTH,
     ) -> None:
+        self.max_depth = check_max_depth("JusTextExtractor", max_depth)
         self.length_low, self.length_high = length_low, length_high
         self.stopwords_low, self.stopwords_high = stopwords_low, stopwords_high
         self.max_link_density, self.max_heading_distance = max_link_density, max_heading_distance
@@ -77,6 +81,7 @@ class JusTextExtractor(ParagraphExtractor):
         from justext import core
         from lxml.etree import ParserError
 
+        check_depth(html, self.max_depth)
         try:
             return paragraphs_of(clean_tree(html), core.PARAGRAPH_TAGS)
         except ParserError:  # an empty page
@@ -101,7 +106,7 @@ class JusTextExtractor(ParagraphExtractor):
             self.max_link_density,
             self.no_headings,
         )
-        core.revise_paragraph_classification(paragraphs, self.max_heading_distance)
+        revise_classes(paragraphs, self.max_heading_distance)
         return [paragraph.text for paragraph in paragraphs if not paragraph.is_boilerplate]
 
 
@@ -127,8 +132,13 @@ class ResiliparseExtractor(_StopWordDensityExtractor):
     """Resiliparse. `main_content=False` keeps the whole page, `alt_texts` adds the alternative texts of images."""
 
     def __init__(
-        self, required_stopword_density: float = 0.32, main_content: bool = True, alt_texts: bool = False
+        self,
+        required_stopword_density: float = 0.32,
+        main_content: bool = True,
+        alt_texts: bool = False,
+        max_depth: int = MAX_DEPTH,
     ) -> None:
+        self.max_depth = check_max_depth("ResiliparseExtractor", max_depth)
         self.required_stopword_density = required_stopword_density
         self.main_content, self.alt_texts = main_content, alt_texts
 
@@ -138,6 +148,7 @@ class ResiliparseExtractor(_StopWordDensityExtractor):
     def paragraphs(self, html: str) -> list[Any]:
         from resiliparse.extract.html2text import extract_plain_text
 
+        check_depth(html, self.max_depth)
         text = extract_plain_text(html, main_content=self.main_content, alt_texts=self.alt_texts)
         return [line for line in text.split("\n") if line]
 
@@ -156,8 +167,10 @@ class TrafilaturaExtractor(_StopWordDensityExtractor):
         max_tree_size: int | None = None,
         min_duplcheck_size: int = 100,
         max_repetitions: int = 2,
+        max_depth: int = MAX_DEPTH_TRAFILATURA,
         **extract_kwargs: Any,
     ) -> None:
+        self.max_depth = check_max_depth("TrafilaturaExtractor", max_depth)
         self.required_stopword_density = required_stopword_density
         self.min_extracted_size, self.min_extracted_comm_size = min_extracted_size, min_extracted_comm_size
         self.min_output_size, self.min_output_comm_size = min_output_size, min_output_comm_size
@@ -204,6 +217,7 @@ class TrafilaturaExtractor(_StopWordDensityExtractor):
     def paragraphs(self, html: str) -> list[Any]:
         from trafilatura.deduplication import LRU_TEST
 
+        check_depth(html, self.max_depth)
         LRU_TEST.clear()  # otherwise the text of a page depends on the pages this worker saw before it
         text = trafilatura_shortcuts.extract_function()(html, **self._arguments())
         return [line for line in (text or "").split("\n") if line]
