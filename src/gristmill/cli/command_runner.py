@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import signal
 import sys
 import tempfile
@@ -157,6 +158,8 @@ def run_recipe(
     if told and not quiet:
         print_estimate(told)
     observer = SilentObserver() if quiet else default_progress()
+    if not quiet and not run_dir:
+        _say_that_it_starts_anew(recipe)
     result, place = _run(recipe, executor, run_dir, observer, metrics_port, **options)
     if not quiet:
         console_output.print_summary(result, run_dir, place[0] if place else run_dir)
@@ -238,9 +241,35 @@ def _run(
     try:
         with _terminable(), _with_exporters(observer, metrics_port, traces) as watchers:
             return pipeline.run(executor, run_dir=run_dir, observer=watchers, **options), place
+    except KeyboardInterrupt as stop:
+        stop.add_note(_how_to_go_on(executor, run_dir))
+        raise
     finally:
         if place:
             _save_recipe_beside_output(recipe, place)
+
+
+def _say_that_it_starts_anew(recipe: Recipe) -> None:
+    """Where the output of an earlier run is, but no run directory: all is done again."""
+    from gristmill.core.records.record_store import RecordStore
+    from gristmill.core.records.run_location import MANIFEST, PLAN
+
+    place = recipe.build().records_directory()
+    if place and any(RecordStore(*place).get(name) is not None for name in (MANIFEST, PLAN)):
+        typer.echo(
+            "gristmill: there is output of an earlier run. Without --run-dir this run starts anew, and does all again",
+            err=True,
+        )
+
+
+def _how_to_go_on(executor: Executor | None, run_dir: str | None) -> str:
+    """The command with which an interrupted run goes on."""
+    if not run_dir:
+        return "Started again, it begins anew; with --run-dir DIR it could go on where it stopped"
+    options = [] if executor is None else [f" --executor {type(executor).__name__}"]
+    if (workers := getattr(executor, "num_workers", None)) is not None:
+        options.append(f" --workers {workers}")
+    return f"To go on: gristmill resume {shlex.quote(run_dir)}{''.join(options)}"
 
 
 def _check_output(recipe: Recipe, pipeline: Pipeline, side_outputs: bool) -> None:
@@ -327,7 +356,8 @@ def exit_on_error(verbose: bool | None = None) -> Iterator[None]:
         raise typer.Exit(2 if isinstance(error, RecipeError | PlanError) else 1) from None
     except KeyboardInterrupt as error:
         number = signal.SIGTERM if isinstance(error, _Terminated) else signal.SIGINT
-        print_error("terminated" if number == signal.SIGTERM else "interrupted")
+        notes = "".join(f". {note}" for note in getattr(error, "__notes__", ()))
+        print_error(("terminated" if number == signal.SIGTERM else "interrupted") + notes)
         raise typer.Exit(128 + number) from None
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again at its end

@@ -56,7 +56,9 @@ def summary_json(result: Result, run_dir: str | None) -> dict[str, Any]:
         }
         for line in summary.stages
     ]
-    whole = {"rows_in": summary.rows_in, "rows_out": summary.rows_out, "quarantined": summary.quarantined}
+    whole: dict[str, Any] = {"rows_in": summary.rows_in, "rows_out": summary.rows_out}
+    whole |= {"quarantined": summary.quarantined, "nothing_to_do": result.nothing_to_do}
+    whole |= {"sources_not_counted": unknown} if (unknown := result.sources_not_counted) else {}
     where = {"files": result.files(), "run_dir": run_dir or result.run_dir}
     return {**whole, "seconds": round(summary.seconds, 6), "stages": stages, **where}
 
@@ -64,6 +66,10 @@ def summary_json(result: Result, run_dir: str | None) -> dict[str, Any]:
 def print_summary(result: Result, run_dir: str | None, report: str | None) -> None:
     """A table of stages, the totals, where output and report are, and how many records failed."""
     out, summary = console(), result.summary()
+    if result.nothing_to_do:
+        verb = "was" if result.sources == 1 else "were"
+        done = f"nothing to do: {count_noun(result.sources, 'source')} {verb} done before"
+        out.print(f"{done}; these are the totals of the run", style="bold")
     out.print(_stage_table(summary, out.width))
     for line in summary.stages:
         if line.counts:
@@ -73,6 +79,8 @@ def print_summary(result: Result, run_dir: str | None, report: str | None) -> No
     share = f" ({rows_out / rows_in:.1%} kept)" if rows_in else ""
     out.print(f"{count_noun(rows_in, 'row')} in, {rows_out:,} out{share}, in {summary.seconds:,.2f} s", style="bold")
     out.print("stage times are summed over all workers", style="dim")
+    for note in _attempt_notes(result):
+        out.print(note, style="dim")
     for where in _output_lines(result.files()):
         out.print(where, soft_wrap=True)
     if run_dir:
@@ -81,6 +89,17 @@ def print_summary(result: Result, run_dir: str | None, report: str | None) -> No
         out.print(f"report: {report}/report.html", soft_wrap=True)
     if failed := quarantine_line(result):
         out.print(failed, style="yellow", soft_wrap=True)
+
+
+def _attempt_notes(result: Result) -> list[str]:
+    """What to know of the totals of a run that was resumed."""
+    notes = []
+    if result.resumed and not result.nothing_to_do:
+        now = result.summary(attempt=True)
+        notes.append(f"all attempts together; this one: {count_noun(now.rows_in, 'row')} in {now.seconds:,.2f} s")
+    if unknown := result.sources_not_counted:
+        notes.append(f"without {count_noun(unknown, 'source')} that version 0.1 has done, of which no counts are known")
+    return notes
 
 
 def _count_text(name: str, value: float) -> str:

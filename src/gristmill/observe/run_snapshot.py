@@ -150,7 +150,8 @@ class ProgressTracker:
         last = self._last
         if last and len(progress.stages) > len(last.stages):
             self._samples.clear()
-            self._before = (progress.sources_done, progress.sources_done, progress.seconds)
+            done = progress.sources_done - progress.sources_kept
+            self._before = (done, done, progress.seconds)
         self._last = progress
         if self._samples and progress.seconds - self._samples[-1].seconds < _SAMPLE_EVERY_S:
             return
@@ -159,8 +160,8 @@ class ProgressTracker:
         self._samples.append(
             _ProgressSample(
                 progress.seconds,
-                tuple(_rows(stats) for _, stats in progress.stages),
-                tuple(stats.seconds for _, stats in progress.stages),
+                tuple(_rows(stats) - _kept_rows(progress, place) for place, (_, stats) in enumerate(progress.stages)),
+                tuple(stats.seconds for _, stats in progress.attempt_stages),
                 tuple((pool.workers, pool.busy) for pool in progress.pools),
             )
         )
@@ -210,7 +211,8 @@ class ProgressTracker:
             line.dropped = stats.dropped
             line.quarantined, line.seconds = stats.quarantined, stats.seconds
             line.bytes_in, line.bytes_out = stats.bytes_in, stats.bytes_out
-            line.rate, line.pools = self._rate(index, _rows(stats), progress.seconds), pools
+            rows = _rows(stats) - _kept_rows(progress, index)
+            line.rate, line.pools = self._rate(index, rows, progress.seconds), pools
             lines.append(line)
         return lines
 
@@ -278,11 +280,9 @@ class ProgressTracker:
         return Bottleneck(*found) if found else None
 
     def _largest(self, progress: Progress, stages: Iterable[int]) -> tuple[str, float] | None:
+        done = progress.attempt_stages
         before = self._samples[0].stage_seconds if len(self._samples) > 1 else ()
-        spent = {
-            index: progress.stages[index][1].seconds - (before[index] if index < len(before) else 0.0)
-            for index in stages
-        }
+        spent = {index: done[index][1].seconds - (before[index] if index < len(before) else 0.0) for index in stages}
         total = sum(spent.values())
         if total <= 0:
             return None
@@ -295,13 +295,15 @@ class ProgressTracker:
     def _seconds_left(self, progress: Progress) -> float | None:
         """By the share that is done of the segment that runs now, as far as its size is known."""
         seen, done, began = self._before
-        seen, done, spent = progress.sources_seen - seen, progress.sources_done - done, progress.seconds - began
+        kept = progress.sources_kept
+        seen, done = progress.sources_seen - kept - seen, progress.sources_done - kept - done
+        spent = progress.seconds - began
         shares = []
         if progress.listing_done:
             shares.append(done / seen if seen else 0.0)
         if self._segment(progress) == 0:
-            read = sum(stats.counts.get("bytes_read", 0) for _, stats in progress.stages)
-            shares.append(self._total.share(read, done))
+            read, before = (_bytes_read(stages) for stages in (progress.stages, progress.kept))
+            shares.append(self._total.share(read - before, done, before, kept))
         share = min(max(shares, default=0.0), 1.0)
         return spent * (1 - share) / share if share > 0 else None
 
@@ -324,9 +326,11 @@ class _InputTotal:
         each = getattr(source, "files_per_partition", 1)
         return cls(-(-len(files) // each), (source.input_bytes() or 0) if plain else 0)
 
-    def share(self, read: float, done: int) -> float:
-        by_bytes = read / self.nbytes if self.nbytes else 0.0
-        return max(by_bytes, done / self.sources if self.sources else 0.0)
+    def share(self, read: float, done: int, read_before: float, done_before: int) -> float:
+        """How much is done of what earlier attempts have left to do."""
+        left, sources = self.nbytes - read_before, self.sources - done_before
+        by_bytes = read / left if self.nbytes and left > 0 else 0.0
+        return max(by_bytes, done / sources if sources > 0 else 0.0)
 
 
 def stage_positions(plan: Plan) -> Iterable[StagePosition]:
@@ -343,6 +347,15 @@ def stage_positions(plan: Plan) -> Iterable[StagePosition]:
 
 def _rows(stats: StageStats) -> int:
     return stats.rows_in or stats.rows_out
+
+
+def _kept_rows(progress: Progress, place: int) -> int:
+    """The rows of a stage that earlier attempts did."""
+    return _rows(progress.kept[place][1]) if progress.kept else 0
+
+
+def _bytes_read(stages: Iterable[tuple[str, StageStats]]) -> float:
+    return sum(stats.counts.get("bytes_read", 0) for _, stats in stages)
 
 
 def _fold_parts(lines: Sequence[StageProgress], places: Sequence[StagePosition]) -> list[StageProgress]:
