@@ -122,6 +122,8 @@ class Run:
         self.outputs: list[WrittenFiles] = []
         """Outputs of the current segment: those kept of an earlier attempt, and those written in this one."""
         self._listed: set[str] = set()
+        self.listed_sources: set[str] = set()
+        """The sources of all segments so far."""
         self.earlier_errors = (0, 0)
         """Records quarantined and read in the sources that are kept of an earlier attempt."""
         self.rejected: list[str] = []
@@ -301,6 +303,7 @@ class Run:
                 continue
             first = tasks[0].lineage
             self._listed.add(first.source)
+            self.listed_sources.add(first.source)
             fingerprint = tasks[0].fingerprint()
             entry = self.entries.get(first.source)
             if entry and self.why_redo(plan, first.source, fingerprint) is None:

@@ -6,6 +6,7 @@ It states what was done to the data, with numbers. What only people know, such a
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -23,15 +24,16 @@ MAX_LANGUAGES = 50
 
 def dataset_card_of_run(run: str, storage_options: Mapping[str, Any] | None = None) -> str:
     """The card of a run, found by its directory or by one of its outputs."""
-    facts = RecordStore(run_place(run, storage_options), storage_options).read(REPORT_JSON)
-    if facts is not None:
-        return dataset_card(facts)
+    store = RecordStore(run_place(run, storage_options), storage_options)
+    if (facts := store.read(REPORT_JSON)) is not None:
+        recipe = store.get("recipe.yaml")
+        return dataset_card(facts | {"recipe": recipe.decode()} if recipe else facts)
     raise InputError(f"{run} has no {REPORT_JSON}: give the directory of a finished run")
 
 
 def dataset_card(facts: Facts) -> str:
     """The whole file."""
-    sections = (_about, _stages, _languages, _sources, _duplicates, _how_it_was_made)
+    sections = (_about, _splits, _stages, _languages, _sources, _duplicates, _how_it_was_made)
     return _front_matter(facts) + "\n".join(section(facts) for section in sections if section(facts))
 
 
@@ -39,8 +41,7 @@ def _front_matter(facts: Facts) -> str:
     import yaml
 
     told: dict[str, Any] = {"pretty_name": facts["name"]}
-    codes = [code for code in _languages_of(facts)[1] if re.fullmatch(r"[a-z]{2,3}", code)]
-    if codes:
+    if codes := _codes(facts):
         told["language"] = codes[:MAX_LANGUAGES]
     told |= {"task_categories": ["text-generation"], "size_categories": [_size(facts["rows_out"])]}
     told["tags"] = ["gristmill"]
@@ -63,6 +64,8 @@ def _about(facts: Facts) -> str:
         lines.append(f"{count_noun(facts['quarantined'])} failed and {verb} not included; see quarantine/.")
     if facts["outcome"] != "finished":
         lines += ["", f"**Not complete: {_text(facts['outcome'])}**"]
+    if unfinished := facts.get("unfinished_rows"):
+        lines += ["", f"The counts include {count_noun(unfinished, 'row')} of sources that were not finished."]
     return "\n".join([*lines, ""])
 
 
@@ -81,24 +84,86 @@ def _stages(facts: Facts) -> str:
     return _section("What was dropped", ("stage", "kept if", "rows in", "dropped", "share"), rows)
 
 
-def _languages_of(facts: Facts) -> tuple[dict[str, int], dict[str, int]]:
-    """Rows of each language, as read and as written."""
-    ends = [stage["values"] for stage in facts["stages"] if stage.get("values")]
-    if not ends:
-        return {}, {}
-    name = next((name for name in ("language", "lang") if name in ends[0]), "")
-    return dict(ends[0].get(name, {})), dict(ends[-1].get(name, {}))
+def _outputs_of(facts: Facts) -> list[Facts]:
+    """The stages that write: one, or one for each branch."""
+    return [stage for stage in facts["stages"] if stage.get("writes") and stage["rows_in"]]
+
+
+def _languages_of(facts: Facts) -> tuple[dict[str, int] | None, list[dict[str, int]]]:
+    """Rows of each language as read, None where readers do not tell them, and as written by each output."""
+    written = [stage.get("values") or {} for stage in _outputs_of(facts)]
+    name = next((name for name in ("language", "lang") if any(name in values for values in written)), "")
+    ends = [stage for stage in facts["stages"] if stage.get("values")]
+    before = ends[0]["values"].get(name) if ends and not ends[0].get("writes") else None
+    return before, [values.get(name, {}) for values in written] if name else []
+
+
+def _codes(facts: Facts) -> list[str]:
+    """The languages of what was written, those of most rows first."""
+    kept = _total(_languages_of(facts)[1])
+    return [name for name, _ in kept.most_common() if re.fullmatch(r"[a-z]{2,3}", name)]
+
+
+def _total(written: Iterable[Mapping[str, int]]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for counts in written:
+        total.update(counts)
+    return total
+
+
+def _splits(facts: Facts) -> str:
+    """How many rows each output has, if there are several."""
+    outputs = _outputs_of(facts)
+    if len(outputs) < 2:
+        return ""
+    rows = [(_branch(stage), f"{stage['rows_out']:,}") for stage in outputs]
+    return _section("Outputs", ("output", "rows"), [*rows, *_sum_line(facts, [stage["rows_out"] for stage in outputs])])
+
+
+def _branch(stage: Facts) -> str:
+    return str(stage.get("branch") or stage["name"])
+
+
+def _sum_line(facts: Facts, rows: Sequence[int]) -> list[tuple[str, str]]:
+    """The total, where each row is in one output."""
+    return [("total", f"{sum(rows):,}")] if sum(rows) == facts["rows_out"] else []
 
 
 def _languages(facts: Facts) -> str:
-    before, after = _languages_of(facts)
-    rows = [(name, f"{before.get(name, 0):,}", f"{count:,}") for name, count in list(after.items())[:MAX_LANGUAGES]]
-    return _section("Languages", ("language", "read", "kept"), rows)
+    """A line for each language, and one for all others: each column adds up to the rows that were read or kept."""
+    before, written = _languages_of(facts)
+    if not any(written):
+        return ""
+    outputs = _outputs_of(facts)
+    columns: list[tuple[str, Mapping[str, int], int]] = []
+    if before is not None:
+        columns.append(("read", before, facts["rows_in"] - _unreadable(facts)))
+    if sum(stage["rows_out"] for stage in outputs) == facts["rows_out"]:
+        columns.append(("kept", _total(written), facts["rows_out"]))
+    else:  # rows are in several outputs, so a sum would count them several times
+        columns += [(_branch(one), counts, one["rows_in"]) for one, counts in zip(outputs, written, strict=True)]
+    names = [name for name, _ in _total(counts for _, counts, _ in columns[-len(written) :]).most_common(MAX_LANGUAGES)]
+    rows = [(name, *(f"{counts.get(name, 0):,}" for _, counts, _ in columns)) for name in names]
+    rest = [rows_of - sum(counts.get(name, 0) for name in names) for _, counts, rows_of in columns]
+    if any(rest):
+        rows.append(("(other)", *(f"{max(count, 0):,}" for count in rest)))
+    return _section("Languages", ("language", *(title for title, _, _ in columns)), rows)
+
+
+def _unreadable(facts: Facts) -> int:
+    """Records that readers could not read: they have no language."""
+    first = next((stage for stage in facts["stages"] if stage["rows_in"] or stage["rows_out"]), None)
+    return int(first["quarantined"]) if first and not first["rows_in"] else 0
 
 
 def _sources(facts: Facts) -> str:
     found = facts.get("sources") or {}
     rows = [(name, f"{count:,}", f"{found['after'].get(name, 0):,}") for name, count in found.get("before", {}).items()]
+    others = [
+        facts[end] - sum(found.get(which, {}).values()) for end, which in (("rows_in", "before"), ("rows_out", "after"))
+    ]
+    if rows and found["count"] > len(rows):
+        rows.append((f"{found['count'] - len(rows):,} others", *(f"{max(count, 0):,}" for count in others)))
     return _section("Sources", (found.get("by", "source"), "read", "kept"), rows)
 
 
@@ -116,11 +181,11 @@ def _cluster_sentence(found: Facts, by: str) -> str:
 
 
 def _how_it_was_made(facts: Facts) -> str:
-    """How to make it again."""
-    plan = [f"    {line}" for line in facts["plan"].splitlines()]
-    seeds = [f"- {_text(one['stage'])}: {one['parameter']}={one['seed']}" for one in facts.get("seeds", ())]
+    """How to make it again: the recipe, or else the stages."""
+    told = facts.get("recipe") or facts.get("pipeline") or facts["plan"]
+    lines = [f"    {line}" for line in str(told).splitlines()]
     versions = ", ".join(f"{name} {_text(number)}" for name, number in facts["versions"].items())
-    return "\n".join(["## How it was made", "", *plan, "", *seeds, *([""] if seeds else []), versions, ""])
+    return "\n".join(["## How it was made", "", *lines, "", versions, ""])
 
 
 def _section(title: str, titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -16,6 +16,7 @@ from gristmill.core.records.row_sketch import bucket_lower_bound
 from gristmill.core.records.run_directory import versions
 from gristmill.core.records.stage_identity import describe_stage
 from gristmill.core.result import StageSummary, Summary, folded_stages
+from gristmill.core.stage_roles import WriterRole
 from gristmill.report.run_records import Records, latest_entries
 from gristmill.report.run_report import provenance
 from gristmill.report.run_report.duplicate_clusters import duplicate_clusters
@@ -77,6 +78,7 @@ def gather_facts(
         "timeline": timeline.points,
         "quarantine": _records(run),
         "plan": plan.describe(verbose=True),
+        "pipeline": plan.describe(),
         "seeds": provenance.random_seeds([describe_stage(stage) for stage in plan.all_stages]),
         "memory": provenance.peak_memory(),
         "versions": versions(),
@@ -100,6 +102,7 @@ def _facts_of_run_directory(run: Run, told: Mapping[str, Any]) -> dict[str, Any]
         return {}
     records = Records(run.url, run.storage_options)
     entries = latest_entries(run.store.lines("ledger"), records.plan)
+    entries = [entry for entry in entries if entry["source"] in run.listed_sources]
     first, last = ([entry for entry in entries if entry["plan"] == end] for end in run.first_and_last_segment)
     actual = {
         "seconds": told["seconds"],
@@ -133,6 +136,8 @@ def _stages(plan: Plan, progress: Progress) -> list[dict[str, Any]]:
                 "seconds": round(line.seconds, 3),
                 "mb_per_s": round(line.mb_per_s, 2),
                 "counts": line.counts,
+                "writes": isinstance(stage, WriterRole),
+                "branch": stage._planned.branch,
                 **(_sketched(sketch, thresholds) if sketch else {}),
             }
         )
