@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from gristmill.core.branching.branch_stages import CommitBranches
 from gristmill.core.errors import PlanError
 from gristmill.core.pipeline import Pipeline
 from gristmill.core.plan.planner import decompose
@@ -60,12 +61,7 @@ class InputSample:
         listed._listing, listed.files_per_partition = list(files), 1
         reader = _stop_early(self.stages[1], most_bytes, self._weights(files))
         targets: dict[str, OutputDirectory] = {}
-        rest = []
-        for stage in map(copy.copy, self.stages[2:]):
-            if isinstance(found := getattr(stage, "target", None), OutputDirectory):
-                own = targets.setdefault(found.url, OutputDirectory(f"{out}/{len(targets)}"))
-                stage.target = own  # type: ignore[attr-defined]
-            rest.append(stage)
+        rest = [_writing_elsewhere(stage, targets, out) for stage in self.stages[2:]]
         return Pipeline(self.name, stages=[_FirstTaskOfEachFile(listed), reader, *rest])
 
     def _weights(self, files: Sequence[InputFile]) -> dict[str, float]:
@@ -104,6 +100,16 @@ class InputSample:
             raw += len(head)
             text += _decompressed_bytes(head, "gzip" if suffix == ".gz" else "zstd")
         return text / raw if raw else 1.0
+
+
+def _writing_elsewhere(stage: Any, targets: dict[str, OutputDirectory], out: str) -> Any:
+    """A copy of a stage, which writes below `out` where it writes at all."""
+    stage = copy.copy(stage)
+    if isinstance(stage, CommitBranches):
+        stage.commits = {name: _writing_elsewhere(commit, targets, out) for name, commit in stage.commits.items()}
+    if isinstance(found := getattr(stage, "target", None), OutputDirectory):
+        stage.target = targets.setdefault(found.url, OutputDirectory(f"{out}/{len(targets)}"))
+    return stage
 
 
 def _compression_suffix(file: InputFile) -> str | None:

@@ -110,9 +110,8 @@ class RowSketcher:
             if name in names and _is_text(table.column(name).type):
                 counted = pc.value_counts(table.column(name))
                 pairs = zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True)
-                sketch.values.setdefault(name, Counter()).update(
-                    {"(none)" if value is None else str(value): n for value, n in pairs}
-                )
+                counts = {"(none)" if value is None else str(value): count for value, count in pairs}
+                sketch.values.setdefault(name, Counter()).update(counts)
         everywhere = pa.repeat(literal(True, pa.bool_()), table.num_rows)
         self._sample(position, sketch, batch, table, everywhere, {}, None)
 

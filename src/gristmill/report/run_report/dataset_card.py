@@ -159,11 +159,9 @@ def _unreadable(facts: Facts) -> int:
 def _sources(facts: Facts) -> str:
     found = facts.get("sources") or {}
     rows = [(name, f"{count:,}", f"{found['after'].get(name, 0):,}") for name, count in found.get("before", {}).items()]
-    others = [
-        facts[end] - sum(found.get(which, {}).values()) for end, which in (("rows_in", "before"), ("rows_out", "after"))
-    ]
     if rows and found["count"] > len(rows):
-        rows.append((f"{found['count'] - len(rows):,} others", *(f"{max(count, 0):,}" for count in others)))
+        read, kept = facts["rows_in"] - sum(found["before"].values()), facts["rows_out"] - sum(found["after"].values())
+        rows.append((f"{found['count'] - len(rows):,} others", f"{max(read, 0):,}", f"{max(kept, 0):,}"))
     return _section("Sources", (found.get("by", "source"), "read", "kept"), rows)
 
 
