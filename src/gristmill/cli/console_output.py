@@ -76,7 +76,7 @@ def print_summary(result: Result, run_dir: str | None, report: str | None) -> No
             counts = ", ".join(_count_text(name, value) for name, value in line.counts.items())
             out.print(Text(f"{line.name}: {counts}"))
     rows_in, rows_out = summary.rows_in, summary.rows_out
-    share = f" ({rows_out / rows_in:.1%} kept)" if rows_in else ""
+    share = "" if summary.kept_share is None else f" ({summary.kept_share:.1%} kept)"
     out.print(f"{count_noun(rows_in, 'row')} in, {rows_out:,} out{share}, in {summary.seconds:,.2f} s", style="bold")
     out.print("stage times are summed over all workers", style="dim")
     for note in _attempt_notes(result):

@@ -185,6 +185,12 @@ class Summary:
         return self.stages[-1].rows_out if self.stages else 0
 
     @property
+    def kept_share(self) -> float | None:
+        """Rows out per row in; None where there are none, or where a stage makes several rows of one, as a Tee does."""
+        more = any(line.rows_out > line.rows_in > 0 for line in self.stages)
+        return None if more or not self.rows_in else self.rows_out / self.rows_in
+
+    @property
     def quarantined(self) -> int:
         """Rows that failed."""
         return sum(line.quarantined for line in self.stages)

@@ -121,10 +121,15 @@ class Records:
 
     def output_paths(self, file: str) -> list[str]:
         """The files that were written for an input file."""
-        path = self.input_path(file)
-        written = [entry["written"] for entry in self.entries if path in entry["files"]]
-        named = [one["path"] for files in written for one in files or ()]
-        return [path for path in named if not path.endswith(SHUFFLE_FILE_SUFFIX)]
+        return [path for paths in self.output_paths_by_branch(file).values() for path in paths]
+
+    def output_paths_by_branch(self, file: str) -> dict[str, list[str]]:
+        """The same, by branch of a Route or Tee."""
+        path, found = self.input_path(file), dict[str, list[str]]()
+        for one in (one for entry in self.entries if path in entry["files"] for one in entry["written"] or ()):
+            if not one["path"].endswith(SHUFFLE_FILE_SUFFIX):
+                found.setdefault(one.get("branch") or "", []).append(one["path"])
+        return found
 
 
 class RecordedScores:
@@ -293,6 +298,25 @@ def read_output_row(path: str, number: int, options: Mapping[str, Any]) -> dict[
     with target.open(target.file(name)) as file:
         line = next(islice(file, number - 1, None), b"")
     return orjson.loads(line) if line.strip() else None
+
+
+def has_row(path: str, column: str, value: Any, options: Mapping[str, Any]) -> bool | None:
+    """Whether an output file has a row with this value; None where that is not known."""
+    folder, _, name = path.rpartition("/")
+    target = OutputDirectory(folder or ".", options)
+    with target.open(target.file(name)) as file:
+        if path.endswith(".parquet"):
+            import pyarrow.parquet as pq
+
+            source = pq.ParquetFile(file)
+            if column not in source.schema_arrow.names:
+                return None
+            pieces = source.iter_batches(columns=[column])
+            return any(str(value) in map(str, piece.column(0).to_pylist()) for piece in pieces)
+        if not path.endswith(".jsonl"):
+            return None
+        wanted = orjson.dumps(str(value)).strip(b'"')
+        return any(str(orjson.loads(line).get(column)) == str(value) for line in file if wanted in line)
 
 
 def _parquet_row(path: str, position: int, options: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -23,7 +23,7 @@ from gristmill.core.task import digest
 from gristmill.dedup.clusters.cluster_table import SIMILARITY
 from gristmill.report.cluster_table_listing import ComparedColumns, cluster_tables, compared_columns
 from gristmill.report.recorded_filters import recorded_filters
-from gristmill.report.run_records import REJECTED, SCORES, Records, read_output_row, row_id
+from gristmill.report.run_records import REJECTED, SCORES, Records, has_row, read_output_row, row_id
 from gristmill.report.whatif import input_row_at
 
 if TYPE_CHECKING:
@@ -64,6 +64,8 @@ class RowOutcome:
     """`stage`, `cluster`, `kept`, `partner`, `similarity`, `survivor`, `members` (the first of them) and `size`."""
     quarantine: dict[str, Any] | None = None
     outputs: list[str] = field(default_factory=list)
+    outputs_known: bool = True
+    """False: it is in one of `outputs`, and it is not known in which."""
     line: int | None = None
     """Its number in the output file, from 1, where that is known."""
     row: dict[str, Any] | None = None
@@ -234,13 +236,29 @@ def _add_details(records: Records, story: RowOutcome) -> None:
     if story.row is None and story.file is not None and story.position is not None:
         story.row = input_row_at(records, story.file, story.position)
     if story.fate == "kept" and story.file is not None:
-        story.outputs = records.output_paths(story.file)
-        story.line = _output_row_number(records, story) if len(story.outputs) == 1 else None
+        story.outputs, story.outputs_known = _outputs(records, story, story.file)
+        alone = len(records.output_paths(story.file)) == 1
+        story.line = _output_row_number(records, story) if alone else None
     _look_for_spans(records, story)
     if records.scores is None:
         story.missing.append(records.explain_missing(SCORES))
     if records.rejected is None and story.row is None:
         story.missing.append(records.explain_missing(REJECTED))
+
+
+def _outputs(records: Records, story: RowOutcome, file: str) -> tuple[list[str], bool]:
+    """The files that a row may be in, and whether that is sure: of the branches of a Route, it took one."""
+    branches = records.output_paths_by_branch(file)
+    paths = [path for paths in branches.values() for path in paths]
+    if len(branches) < 2:
+        return paths, True
+    own = {ID: story.id, **{name: (story.row or {}).get(name) for name in (ID, "text") if story.id is None}}
+    column, value = next(((name, value) for name, value in own.items() if value is not None), ("", None))
+    if value is None:
+        return paths, False
+    there = {path: has_row(path, column, value, records.options) for path in paths}
+    found = [path for path, has in there.items() if has]
+    return (found, True) if found and None not in there.values() else (found or paths, False)
 
 
 def _explain_duplicate(story: RowOutcome, cluster: Mapping[str, Any]) -> None:

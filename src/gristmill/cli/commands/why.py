@@ -73,7 +73,8 @@ def _lines(story: RowOutcome) -> list[tuple[str, Any]]:
         lines.append(("redacted", ", ".join(spans[:20]) + (" ..." if len(spans) > 20 else "")))
     if story.outputs:
         where = ", ".join(story.outputs[:3]) + (" ..." if len(story.outputs) > 3 else "")
-        lines.append(("in the output", f"{where}, row {story.line:,}" if story.line else where))
+        title = "in the output" if story.outputs_known else "in one of the outputs"
+        lines.append((title, f"{where}, row {story.line:,}" if story.line else where))
     known = {"id", *story.facts}
     own = [(name, value) for name, value in (story.row or {}).items() if name not in known and value is not None]
     return lines + [(name, one_line(value)) for name, value in own]

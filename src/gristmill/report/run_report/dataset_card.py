@@ -54,8 +54,10 @@ def _size(rows: int) -> str:
 
 def _about(facts: Facts) -> str:
     rows_in, rows_out = facts["rows_in"], facts["rows_out"]
-    share = f" ({rows_out / rows_in:.1%})" if rows_in else ""
-    kept = f"{rows_out:,} of {rows_in:,} documents{share}"
+    if (share := facts.get("kept_share")) is not None:
+        kept = f"{rows_out:,} of {rows_in:,} documents ({share:.1%})"
+    else:
+        kept = f"{count_noun(rows_out, 'row')} made of {count_noun(rows_in, 'document')}"
     where = f"in {count_noun(facts['files'], 'file')} with {facts['bytes'] / 1e6:,.1f} MB in total"
     made = f"Made with Gristmill {_text(facts['versions']['gristmill'])}, {_text(facts['finished'])}."
     lines = [f"# {_text(facts['name'])}", "", f"{kept}, {where}. {made}"]
@@ -138,7 +140,7 @@ def _languages(facts: Facts) -> str:
     columns: list[tuple[str, Mapping[str, int], int]] = []
     if before is not None:
         columns.append(("read", before, facts["rows_in"] - _unreadable(facts)))
-    if sum(stage["rows_out"] for stage in outputs) == facts["rows_out"]:
+    if facts.get("kept_share") is not None:
         columns.append(("kept", _total(written), facts["rows_out"]))
     else:  # rows are in several outputs, so a sum would count them several times
         columns += [(_branch(one), counts, one["rows_in"]) for one, counts in zip(outputs, written, strict=True)]
@@ -162,7 +164,8 @@ def _sources(facts: Facts) -> str:
     if rows and found["count"] > len(rows):
         read, kept = facts["rows_in"] - sum(found["before"].values()), facts["rows_out"] - sum(found["after"].values())
         rows.append((f"{found['count'] - len(rows):,} others", f"{max(read, 0):,}", f"{max(kept, 0):,}"))
-    return _section("Sources", (found.get("by", "source"), "read", "kept"), rows)
+    kept = "written" if facts.get("kept_share") is None else "kept"
+    return _section("Sources", (found.get("by", "source"), "read", kept), rows)
 
 
 def _duplicates(facts: Facts) -> str:

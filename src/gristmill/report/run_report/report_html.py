@@ -36,7 +36,7 @@ def _section(title: str, content: str) -> str:
 
 def _header(facts: Facts) -> str:
     rows_in, rows_out, aside = facts["rows_in"], facts["rows_out"], facts["quarantined"]
-    share = f"{rows_out / rows_in:.1%} of the input" if rows_in else ""
+    share = "" if facts["kept_share"] is None else f"{facts['kept_share']:.1%} of the input"
     rate = f"{rows_in / facts['seconds']:,.0f} rows/s" if facts["seconds"] else ""
     tiles = [
         (f"{rows_in:,}", "rows in", ""),

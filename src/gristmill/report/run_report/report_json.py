@@ -65,6 +65,7 @@ def gather_facts(
         "outcome": "finished" if error is None else _failure(error),
         "rows_in": summary.rows_in,
         "rows_out": summary.rows_out,
+        "kept_share": summary.kept_share,
         "quarantined": summary.quarantined,
         "seconds": round(summary.seconds, 3),
         "attempts": run.counts.earlier_attempts + (progress.sources_done > progress.sources_kept or error is not None),
