@@ -1,6 +1,9 @@
-"""Read recordings: manifests, directories, archives and tables. Nothing is decoded.
+"""Read recordings: manifests and directories. Nothing is decoded, and recordings stay where they are.
 
-    ManifestReader   NeMo manifests, a JSON object per line
+    ManifestReader         NeMo manifests, a JSON object per line
+    AudioDirectoryReader   files, with .txt or .lab beside them
+
+`layouts.py` reads lists of other kinds, `read_archives.py` archives and tables.
 
 Batches end where their recordings make `batch_seconds`, as far as manifests know durations, so that what is decoded of
 one fits into memory; without stages that decode, nothing depends on it.
@@ -16,10 +19,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gristmill.audio.batch import AUDIO_FILEPATH, DURATION, AudioBatch
+from gristmill.audio.batch import AUDIO_FILEPATH, DURATION, TEXT, AudioBatch
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import POSITION, column_values, is_json, is_text
+from gristmill.core.batch import SOURCE_FILE
 from gristmill.core.errors import InputError
 from gristmill.core.stage import Columns, CompositeStage, ProcessingStage
 from gristmill.core.task import EmptyTask, FileGroupTask
@@ -27,9 +31,10 @@ from gristmill.io.formats import format_detection
 from gristmill.io.formats.jsonl import peek_jsonl, read_jsonl
 from gristmill.io.formats.line_blocks import MAX_LINE_BYTES
 from gristmill.io.read.file_listing import Paths
-from gristmill.io.read.file_partitions import BY_LINES, FilePartitioningStage
+from gristmill.io.read.file_partitions import BY_LINES, WHOLE_FILES, FilePartitioningStage
 from gristmill.io.read.files_reader import QUARANTINE, FilesReader
-from gristmill.io.storage.file_input import BadRecord, FileInput
+from gristmill.io.storage.file_input import BadRecord, FileInput, file_system
+from gristmill.samples.batch import sample_extensions
 
 BATCH_ROWS, BATCH_SECONDS = 4000, 3600.0
 MANIFEST_EXTENSIONS = format_detection.with_compressed_extensions((".jsonl", ".json"))
@@ -160,3 +165,76 @@ class ManifestReader(CompositeStage[EmptyTask, AudioBatch]):
             self.fields, self.blocksize, self.on_bad_record, self.task_batch_size, self.batch_seconds
         )
         return [listing, reader]
+
+
+class AudioFilesReaderStage(FilesReader[FileGroupTask, AudioBatch]):
+    """Makes a row of each recording: its path, and the text of the .txt or .lab of the same name."""
+
+    name = "read_audio_files"
+    kind = AudioBatch
+    transcripts: tuple[str, ...] = ("txt", "lab")
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return [], [AUDIO_FILEPATH, TEXT]
+
+    def schema(self, source: FileInput) -> pa.Schema | None:
+        return pa.schema([(AUDIO_FILEPATH, pa.string()), (TEXT, pa.string()), (POSITION, pa.int64())])
+
+    def tables(self, source: FileInput) -> Iterator[pa.Table]:
+        raise AssertionError("process() makes the rows of a partition together")
+
+    def process(self, task: FileGroupTask) -> Iterator[AudioBatch]:
+        positions = {path: position for position, path in enumerate(task.data)}
+        paths, texts = [], []
+        for part in task.parts():
+            source = self.source(task, part)
+            try:
+                texts.append(self._transcript(source))
+            except UnicodeDecodeError as error:
+                source.on_bad(BadRecord(positions[part.path], f"a transcript that is no UTF-8 at byte {error.start}"))
+                continue
+            paths.append(part.path)
+        columns = {AUDIO_FILEPATH: make_array(paths, pa.string()), TEXT: make_array(texts, pa.string())}
+        places = make_array([positions[path] for path in paths], pa.int64())
+        yield self.batch(task, pa.table({**columns, POSITION: places}), {SOURCE_FILE: task.metadata.get("partition")})
+
+    def _transcript(self, source: FileInput) -> str | None:
+        system, path = file_system(source.path, source.storage_options)
+        stem = path.rpartition(".")[0]
+        for extension in self.transcripts:
+            try:
+                with system.open(f"{stem}.{extension}", "rb") as file:
+                    text: str = file.read(MAX_LINE_BYTES).decode("utf-8-sig").strip()
+                    return text
+            except FileNotFoundError:
+                continue
+        return None
+
+
+@dataclass(eq=False, repr=False)
+class AudioDirectoryReader(CompositeStage[EmptyTask, AudioBatch]):
+    """Reads directories of recordings, and of videos with sound, with the transcripts beside them."""
+
+    _catalogue_kind = "reader"
+
+    file_paths: Paths
+    files_per_partition: int = 1000
+    file_extensions: Sequence[str] | None = None
+    storage_options: Mapping[str, Any] | None = None
+    on_bad_record: str = QUARANTINE
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        self.decompose()  # raises for wrong parameters
+
+    def decompose(self) -> Sequence[ProcessingStage[Any, Any]]:
+        listing = FilePartitioningStage(
+            self.file_paths,
+            self.files_per_partition,
+            None,
+            self.file_extensions or [f".{extension}" for extension in sample_extensions(AudioBatch)],
+            self.storage_options,
+            self.limit,
+            split_by=WHOLE_FILES,
+        )
+        return [listing, AudioFilesReaderStage(on_bad_record=self.on_bad_record)]
