@@ -50,5 +50,9 @@ if TYPE_CHECKING:
     from gristmill.audio.waveforms import WaveformStage as WaveformStage
     from gristmill.audio.waveforms import sounds as sounds
     from gristmill.audio.write import ManifestWriterStage as ManifestWriterStage
+    from gristmill.audio.write_recordings import AudioDirectoryWriter as AudioDirectoryWriter
+    from gristmill.audio.write_recordings import AudioParquetWriter as AudioParquetWriter
+    from gristmill.audio.write_recordings import AudioWebDatasetWriter as AudioWebDatasetWriter
+    from gristmill.audio.write_recordings import SegmentExtractionStage as SegmentExtractionStage
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)
