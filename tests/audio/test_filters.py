@@ -29,7 +29,7 @@ from gristmill.audio import (
     ManifestWriterStage,
     PreserveByValueStage,
 )
-from gristmill.audio.loudness import loudness
+from gristmill.audio.sound.loudness import loudness
 from gristmill.text import JsonlWriter
 from tests.audio.sound_fixtures import RATE, noise, read_manifest_file, tone, wav, write_manifest_file
 from tests.audio.test_manifest import rows, run

@@ -27,7 +27,7 @@ from gristmill.audio import (
     ManifestWriterStage,
     TarredManifestReader,
 )
-from gristmill.audio.read_archives import expand_shards
+from gristmill.audio.layouts.read_archives import expand_shards
 from gristmill.core.errors import InputError
 from tests.audio.sound_fixtures import encoded, read_manifest_file, tone, wav, write_manifest_file
 from tests.audio.test_manifest import Loudest, run

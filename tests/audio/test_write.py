@@ -110,7 +110,7 @@ def test_segments_become_files(tmp_path: Path, manifest: str) -> None:
 
 
 def test_encoding_keeps_what_16_bits_hold() -> None:
-    from gristmill.audio.encode import encode, read_waveform_bytes, waveform_bytes
+    from gristmill.audio.sound.encode import encode, read_waveform_bytes, waveform_bytes
 
     samples = decode_audio(wav(tone(1.0, channels=2))).samples
     for kind in ("wav", "flac"):

@@ -32,21 +32,23 @@ if TYPE_CHECKING:
     from gristmill.audio.filters import AudioSampleRateFilter as AudioSampleRateFilter
     from gristmill.audio.filters import AudioSilenceFilter as AudioSilenceFilter
     from gristmill.audio.filters import AudioSNRFilter as AudioSNRFilter
-    from gristmill.audio.layouts import CommonVoiceReader as CommonVoiceReader
-    from gristmill.audio.layouts import CreateInitialManifestFleursStage as CreateInitialManifestFleursStage
-    from gristmill.audio.layouts import KaldiReader as KaldiReader
-    from gristmill.audio.layouts import LhotseCutsReader as LhotseCutsReader
-    from gristmill.audio.layouts import LibriSpeechReader as LibriSpeechReader
-    from gristmill.audio.layouts import LJSpeechReader as LJSpeechReader
-    from gristmill.audio.measures import Measures as Measures
+    from gristmill.audio.layouts.read_archives import AudioParquetReader as AudioParquetReader
+    from gristmill.audio.layouts.read_archives import AudioWebDatasetReader as AudioWebDatasetReader
+    from gristmill.audio.layouts.read_archives import TarredManifestReader as TarredManifestReader
+    from gristmill.audio.layouts.speech_lists import CommonVoiceReader as CommonVoiceReader
+    from gristmill.audio.layouts.speech_lists import (
+        CreateInitialManifestFleursStage as CreateInitialManifestFleursStage,
+    )
+    from gristmill.audio.layouts.speech_lists import KaldiReader as KaldiReader
+    from gristmill.audio.layouts.speech_lists import LhotseCutsReader as LhotseCutsReader
+    from gristmill.audio.layouts.speech_lists import LibriSpeechReader as LibriSpeechReader
+    from gristmill.audio.layouts.speech_lists import LJSpeechReader as LJSpeechReader
     from gristmill.audio.read import AudioDirectoryReader as AudioDirectoryReader
     from gristmill.audio.read import ManifestReader as ManifestReader
     from gristmill.audio.read import ManifestReaderStage as ManifestReaderStage
-    from gristmill.audio.read_archives import AudioParquetReader as AudioParquetReader
-    from gristmill.audio.read_archives import AudioWebDatasetReader as AudioWebDatasetReader
-    from gristmill.audio.read_archives import TarredManifestReader as TarredManifestReader
     from gristmill.audio.score import AudioScore as AudioScore
     from gristmill.audio.score import AudioScoreFilter as AudioScoreFilter
+    from gristmill.audio.sound.measures import Measures as Measures
     from gristmill.audio.waveforms import WaveformStage as WaveformStage
     from gristmill.audio.waveforms import sounds as sounds
     from gristmill.audio.write import ManifestWriterStage as ManifestWriterStage

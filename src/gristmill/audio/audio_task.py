@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from gristmill.audio.batch import AUDIO, AUDIO_FILEPATH, DURATION, OFFSET, SAMPLE_RATE, AudioBatch, BadAudio
 from gristmill.audio.decode import decode
-from gristmill.audio.encode import waveform_bytes
+from gristmill.audio.sound.encode import waveform_bytes
 from gristmill.audio.waveforms import row_of
 from gristmill.core.batch import Batch
 from gristmill.core.fast_dataclass import fast_dataclass

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gristmill.audio.audio_format import EXTENSIONS, audio_format
+from gristmill.audio.sound.audio_format import EXTENSIONS, audio_format
 from gristmill.samples.batch import BadSample, SampleBatch
 
 AUDIO, AUDIO_ID = "audio", "audio_id"

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gristmill.audio.audio_format import (
+from gristmill.audio.batch import BadAudio
+from gristmill.audio.sound.audio_format import (
     FFMPEG_NAMES,
     HEAD_BYTES,
     MP3,
@@ -28,9 +29,8 @@ from gristmill.audio.audio_format import (
     audio_format,
     shown_beginning,
 )
-from gristmill.audio.batch import BadAudio
-from gristmill.audio.encode import read_waveform_bytes
-from gristmill.audio.promised_size import check_promised_size
+from gristmill.audio.sound.encode import read_waveform_bytes
+from gristmill.audio.sound.promised_size import check_promised_size
 from gristmill.core.errors import InputError, require
 from gristmill.io.storage.file_input import file_system
 

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from gristmill.audio.decode import AudioHeader
-from gristmill.audio.measures import Measures
+from gristmill.audio.sound.measures import Measures
 from gristmill.samples.filters import RangeFilter, SampleFilter
 
 MEASURED, LOUDNESS, HEADER, LENGTH = "measured", "loudness", "header", "length"

@@ -3,7 +3,7 @@
     ManifestReader         NeMo manifests, a JSON object per line
     AudioDirectoryReader   files, with .txt or .lab beside them
 
-`layouts.py` reads lists of other kinds, `read_archives.py` archives and tables.
+`layouts` reads lists of other kinds, archives and tables.
 
 Batches end where their recordings make `batch_seconds`, as far as manifests know durations, so that what is decoded of
 one fits into memory; without stages that decode, nothing depends on it.

@@ -15,8 +15,8 @@ from typing import Any
 from gristmill.audio.batch import AudioBatch, BadAudio
 from gristmill.audio.decode import AudioHeader, LongAudio, Sound, open_sound
 from gristmill.audio.filters import HEADER, LENGTH, LOUDNESS, AudioFilter
-from gristmill.audio.loudness import loudness
-from gristmill.audio.measures import Measures
+from gristmill.audio.sound.loudness import loudness
+from gristmill.audio.sound.measures import Measures
 from gristmill.audio.waveforms import decoded_of, recording_name, row_of, sounds, sources_of
 from gristmill.core.deciding_stage import Decision
 from gristmill.core.stage import Columns

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gristmill.audio.batch import AUDIO, AudioBatch
-from gristmill.audio.one_file import CommitOneFile
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import WrittenFiles
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.commit import Fragment, WriteFragments
 from gristmill.io.write.jsonl_format import JsonlFormat
+from gristmill.io.write.one_file import CommitOneFile
 
 
 class ManifestWriterStage(CompositeStage[AudioBatch, WrittenFiles]):

@@ -17,7 +17,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from gristmill.audio.audio_format import EXTENSIONS, FLAC
 from gristmill.audio.batch import (
     AUDIO,
     AUDIO_FILEPATH,
@@ -30,7 +29,8 @@ from gristmill.audio.batch import (
     BadAudio,
 )
 from gristmill.audio.decode import decode
-from gristmill.audio.encode import ENCODED_FORMATS, encode, is_waveform_bytes
+from gristmill.audio.sound.audio_format import EXTENSIONS, FLAC
+from gristmill.audio.sound.encode import ENCODED_FORMATS, encode, is_waveform_bytes
 from gristmill.audio.waveforms import decoded_of, row_of, set_aside_row, sources_of
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.table_conversion import MIXED, POSITION, json_text, table_to_rows

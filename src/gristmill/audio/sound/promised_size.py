@@ -8,8 +8,8 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from gristmill.audio.audio_format import MP3, WAV
 from gristmill.audio.batch import BadAudio
+from gristmill.audio.sound.audio_format import MP3, WAV
 
 _SEARCHED_BYTES = 2**16
 _UNKNOWN_SIZES = (0, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gristmill.audio.audio_format import FLAC, MP3, WAV
+from gristmill.audio.sound.audio_format import FLAC, MP3, WAV
 from gristmill.core.errors import require
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Readers of datasets: lists of recordings, archives and tables."""

@@ -1,0 +1,1 @@
+"""Samples: formats, encoding, and what is measured of them."""
