@@ -45,7 +45,7 @@ class Sleeper(ProcessingStage[Task[Any], Task[Any]]):
         self.name, self.folder, self.seconds, self.resources = name, folder, seconds, resources
         self.setup_seconds, self.give = setup, give
 
-    def setup(self, worker_metadata: Any) -> None:
+    def setup(self, worker_metadata: Any = None) -> None:
         time.sleep(self.setup_seconds)
         path = Path(self.folder, f"{self.name}-{worker_metadata.worker_id}")
         self.plan_notes = path.open("w", buffering=1)

@@ -117,10 +117,10 @@ class Witness(ProcessingStage[Task[int], Task[int]]):
         super().__init__()
         self.folder = folder
 
-    def setup_on_node(self, node_info: Any, worker_metadata: Any) -> None:
+    def setup_on_node(self, node_info: Any = None, worker_metadata: Any = None) -> None:
         self._mark(f"node-{node_info.node_id}")
 
-    def setup(self, worker_metadata: Any) -> None:
+    def setup(self, worker_metadata: Any = None) -> None:
         self._mark(f"setup-{worker_metadata.worker_id}")
 
     def teardown(self) -> None:
@@ -186,7 +186,7 @@ class Leak(ProcessingStage[Task[int], Task[int]]):
         super().__init__()
         self.marks, self.megabytes = marks, megabytes
 
-    def setup(self, worker_metadata: Any) -> None:
+    def setup(self, worker_metadata: Any = None) -> None:
         self.kept: list[bytes] = []
 
     def process(self, task: Task[int]) -> Task[int]:

@@ -106,7 +106,7 @@ def test_hooks_are_called_and_torn_down() -> None:
     seen: list[str] = []
 
     class Model(ProcessingStage[DocumentBatch, DocumentBatch]):
-        def setup(self, worker_metadata: Any) -> None:
+        def setup(self, worker_metadata: Any = None) -> None:
             seen.append("setup")
 
         def teardown(self) -> None:

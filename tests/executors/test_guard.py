@@ -38,7 +38,7 @@ class Sleeps(Witness):
 
 
 class SlowSetup(Witness):
-    def setup(self, worker_metadata: Any) -> None:
+    def setup(self, worker_metadata: Any = None) -> None:
         super().setup(worker_metadata)
         time.sleep(1.0)
 

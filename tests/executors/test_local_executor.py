@@ -142,7 +142,7 @@ def test_a_consumer_that_stops_early_stops_the_workers() -> None:
 
 
 class VisibleGpus(ProcessingStage[Task[int], Task[Any]]):
-    def setup(self, worker_metadata: Any) -> None:
+    def setup(self, worker_metadata: Any = None) -> None:
         self.gpus = worker_metadata.gpus
 
     def process(self, task: Task[int]) -> Task[Any]:

@@ -198,7 +198,7 @@ def test_a_call_that_waits_behind_a_long_one_is_done_by_another_worker(tmp_path:
 
 
 class Gpus(ProcessingStage[Task[int], Task[Any]]):
-    def setup(self, worker_metadata: Any) -> None:
+    def setup(self, worker_metadata: Any = None) -> None:
         self.gpus = worker_metadata.gpus
 
     def process(self, task: Task[int]) -> Task[Any]:
@@ -300,7 +300,7 @@ class FirstIsShort(ProcessingStage[Task[int], Task[int]]):
     def __init__(self, folder: Path) -> None:
         self.folder, self.had = folder, list[int]()
 
-    def setup(self, worker_metadata: Any) -> None:
+    def setup(self, worker_metadata: Any = None) -> None:
         (self.folder / f"worker {os.getpid()}").touch()
         while len(list(self.folder.glob("worker *"))) < 3:
             time.sleep(0.01)

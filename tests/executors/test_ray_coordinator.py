@@ -35,7 +35,7 @@ def cluster() -> Iterator[str]:
 class SlowNode(Witness):
     """The first time, it takes long to set up the node: until the actor is gone."""
 
-    def setup_on_node(self, node_info: Any, worker_metadata: Any) -> None:
+    def setup_on_node(self, node_info: Any = None, worker_metadata: Any = None) -> None:
         super().setup_on_node(node_info, worker_metadata)
         while not (self.folder / "gone").exists():
             time.sleep(0.05)

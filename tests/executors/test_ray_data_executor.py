@@ -65,7 +65,7 @@ def test_an_actor_that_is_killed_costs_nothing(cluster: str, tmp_path: Path) -> 
 
 
 class Gpus(ProcessingStage[Task[int], Task[Any]]):
-    def setup(self, worker_metadata: Any) -> None:
+    def setup(self, worker_metadata: Any = None) -> None:
         self.gpus = worker_metadata.gpus
 
     def process(self, task: Task[int]) -> Task[Any]:

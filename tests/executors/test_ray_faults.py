@@ -295,7 +295,7 @@ def test_a_driver_that_is_killed_leaves_no_actors_and_its_run_goes_on(cluster: C
 
 
 class Devices(ProcessingStage[Task[int], Task[Any]]):
-    def setup(self, worker_metadata: Any) -> None:
+    def setup(self, worker_metadata: Any = None) -> None:
         self.worker = (worker_metadata.node.node_id, worker_metadata.gpus, worker_metadata.worker_id)
 
     def process(self, task: Task[int]) -> Task[Any]:
@@ -344,7 +344,7 @@ def wheel(folder: Path, version: str) -> str:
 
 
 class AddVersion(ProcessingStage[Task[Any], Task[Any]]):
-    def setup(self, worker_metadata: Any) -> None:
+    def setup(self, worker_metadata: Any = None) -> None:
         import grist_probe
 
         self.version = grist_probe.version

@@ -38,7 +38,7 @@ class Copies(ProcessingStage[DocumentBatch, DocumentBatch]):
         super().__init__()
         self.folder, self.first = folder, first
 
-    def setup(self, worker_metadata: WorkerMetadata) -> None:
+    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         self.node = worker_metadata.node.node_id
 
     def process(self, task: DocumentBatch) -> DocumentBatch:

@@ -25,7 +25,7 @@ from gristmill.executors.worker_pool import CallRequest, WorkerHandle
 
 
 class Fetches(ProcessingStage[Task[Any], Task[Any]]):
-    def setup_on_node(self, node_info: Any, worker_metadata: Any) -> None: ...
+    def setup_on_node(self, node_info: Any = None, worker_metadata: Any = None) -> None: ...
 
     def process(self, task: Task[Any]) -> Task[Any]:
         return task

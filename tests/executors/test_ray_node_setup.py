@@ -31,11 +31,11 @@ class Fetches(ProcessingStage[Task[int], Task[Any]]):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def setup_on_node(self, node_info: Any, worker_metadata: Any) -> None:
+    def setup_on_node(self, node_info: Any = None, worker_metadata: Any = None) -> None:
         time.sleep(1.0)
         (self.folder / f"{node_info.node_id}-{time.monotonic_ns()}").touch()
 
-    def setup(self, worker_metadata: Any) -> None:
+    def setup(self, worker_metadata: Any = None) -> None:
         self.node = worker_metadata.node.node_id
         assert list(self.folder.glob(f"{self.node}-*")), "this node was not set up"
 

@@ -104,7 +104,7 @@ def test_hooks_and_counters_of_a_keyed_stage_work(tmp_path: Path) -> None:
         key = "odd"
         order = ("n",)
 
-        def setup(self, worker_metadata: Any) -> None:
+        def setup(self, worker_metadata: Any = None) -> None:
             self.ready = True
 
         def reduce(self, key: Any, rows: Any) -> Any:

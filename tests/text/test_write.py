@@ -155,6 +155,7 @@ def test_arguments_are_kept_and_nothing_happens_yet(tmp_path):
         "storage_options": {"k": 1},
         "schema": None,
         "nested": "structs",
+        "file_extension": None,
     }
     decompose([writer])
     assert list(tmp_path.iterdir()) == []

@@ -77,6 +77,9 @@ class Batch(Task[pa.Table]):
 
     def __post_init__(self) -> None:
         self.data = as_table(self.data)
+        self._check_objects()
+
+    def _check_objects(self) -> None:
         for name, values in self.objects.items():
             if len(values) != self.data.num_rows:
                 raise ContractError(
@@ -84,14 +87,26 @@ class Batch(Task[pa.Table]):
                     "use keep, take or slice, which act on the rows and their objects together"
                 )
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Rows that are assigned to `data` become a table, as in the constructor."""
+        if name == "data" and "objects" in self.__dict__:  # the constructor sets `data` before it
+            value = as_table(value)
+            self.__dict__.update(data=value)
+            self.__dict__.pop(_STORED, None)
+            self.__dict__.pop(_ORIGIN, None)
+            self._check_objects()
+            return
+        object.__setattr__(self, name, value)
+
     def __getattr__(self, name: str) -> Any:
         if name != "data" or _STORED not in self.__dict__:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         table, mask = stored_rows(self)
         self.__dict__.pop(_STORED, None)
         self.__dict__.pop(_SIZE, None)
-        self.data = table if mask is None else table.filter(mask)
-        return self.data
+        rows = table if mask is None else table.filter(mask)
+        self.__dict__["data"] = rows
+        return rows
 
     def __getstate__(self) -> dict[str, Any]:
         assert self.data is not None  # reads lazy rows: a pickle holds the rows that are left, and nothing else

@@ -78,6 +78,10 @@ class Pipeline:
             return plan_for_executor(self.name, self.stages, executor, initial_tasks)
         return make_plan(self.name, self.stages, initial_tasks, fuse)
 
+    def build(self) -> None:
+        """Check the pipeline as `plan` does. Running it does so too; nothing needs to be built first."""
+        self.plan()
+
     def describe(self, verbose: bool = False) -> str:
         """The plan as text; `verbose` also shows the parts of composite stages, groups and segments."""
         return self.plan().describe(verbose)

@@ -16,6 +16,7 @@ from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 
+from gristmill.core.curator.stage_calls import StageCalls, take_specs
 from gristmill.core.errors import BadRecordError, ContractError, did_you_mean
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.resources import Resources
@@ -77,7 +78,7 @@ class StageReport:
     """Where `set_aside` puts records; None where nobody collects them, so that `set_aside` raises."""
 
 
-class ProcessingStage(Generic[In, Out]):
+class ProcessingStage(StageCalls, Generic[In, Out]):
     """One step of a pipeline. Constructors must have no side effects: stages are built to be planned."""
 
     name: str = "ProcessingStage"
@@ -120,10 +121,10 @@ class ProcessingStage(Generic[In, Out]):
         """One answer per task, in the order of the tasks."""
         return [self.process(task) for task in tasks]
 
-    def setup_on_node(self, node_info: NodeInfo, worker_metadata: WorkerMetadata) -> None:
+    def setup_on_node(self, node_info: NodeInfo | None = None, worker_metadata: WorkerMetadata | None = None) -> None:
         """Once per machine, before its first worker starts: fetch weights, fill caches."""
 
-    def setup(self, worker_metadata: WorkerMetadata) -> None:
+    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         """Once per worker: load the model, open clients. Import heavy libraries here."""
 
     def teardown(self) -> None:
@@ -146,7 +147,7 @@ class ProcessingStage(Generic[In, Out]):
         """A copy with other settings: name, resources, batch_size, runtime_env, num_workers, timeout_s, max_retries,
         max_tasks_per_worker."""
         other = copy.copy(self)
-        for key, value in settings.items():
+        for key, value in take_specs(other, settings).items():
             if key not in SETTINGS:
                 raise TypeError(
                     f"{self.name}.with_({key}=...): no such setting.{did_you_mean(key, SETTINGS)} "
@@ -252,6 +253,13 @@ class CompositeStage(ProcessingStage[In, Out]):
                 for part in parts
             ]
         return parts
+
+    def process(self, task: In) -> Answer[Out]:
+        """Pass a task through the parts, in this process: for calls by hand. Pipelines run the parts themselves."""
+        from gristmill.core.curator.direct_process import process_directly
+
+        answer: Answer[Out] = process_directly(self, task)
+        return answer
 
     def inputs(self) -> tuple[list[str], Columns]:
         return self.decompose()[0].inputs()

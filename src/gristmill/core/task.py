@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
+from gristmill.core.curator.task_arguments import TaskNames, TaskType
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.secret_values import hide_in_urls
 
@@ -68,7 +69,7 @@ def digest(parts: Iterable[str], size: int = 8) -> str:
 
 
 @fast_dataclass
-class Task(Generic[T]):
+class Task(TaskNames, Generic[T], metaclass=TaskType):
     """A unit of work. `Task(data=anything)` carries a user's own payload."""
 
     data: T
@@ -152,6 +153,8 @@ class FileGroupTask(Task[list[str]]):
 
     slices: tuple[FileSlice, ...] | None = field(default=None, kw_only=True)
     storage_options: dict[str, Any] = field(default_factory=dict, kw_only=True, repr=False)
+    reader_config: dict[str, Any] = field(default_factory=dict, kw_only=True, repr=False)
+    """For stages of the user's own; readers do not look at it."""
 
     @property
     def num_items(self) -> int:

@@ -203,7 +203,7 @@ class DocumentExtractStage(ProcessingStage[DocumentBatch, DocumentBatch], Planni
         super().__init__()
         self.extractor, self.file_column = extractor, file_column
 
-    def setup(self, worker_metadata: WorkerMetadata) -> None:
+    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         self.extractor.setup()
 
     def inputs(self) -> tuple[list[str], Columns]:

@@ -60,7 +60,7 @@ class ImageAestheticFilterStage(ImageModelStage, HeadScoreStage[ImageBatch]):
         if self._local_head() is None:
             self.wanted().beside(AESTHETIC).check()
 
-    def setup_on_node(self, node_info: Any, worker_metadata: Any) -> None:
+    def setup_on_node(self, node_info: Any = None, worker_metadata: Any = None) -> None:
         if self._local_head() is None:
             self.wanted().beside(AESTHETIC).fetch()
 
@@ -68,7 +68,7 @@ class ImageAestheticFilterStage(ImageModelStage, HeadScoreStage[ImageBatch]):
         names = ("aesthetic*.safetensors", "aesthetic*.pth", "sac*logos*ava*.pth", "sac*logos*ava*.safetensors")
         return head_file(self.name, self.weights_path, self.model_dir, names)
 
-    def setup(self, worker_metadata: Any) -> None:
+    def setup(self, worker_metadata: Any = None) -> None:
         self._find_device(worker_metadata)
         file = self._local_head() or self.wanted().beside(AESTHETIC).fetch() / "model.safetensors"
         self._head = ScoreHead.read(file)
@@ -112,10 +112,10 @@ class ImageNSFWFilterStage(ImageModelStage, HeadScoreStage[ImageBatch]):
                 "CLIP-based-NSFW-Detector"
             )
 
-    def setup_on_node(self, node_info: Any, worker_metadata: Any) -> None:
+    def setup_on_node(self, node_info: Any = None, worker_metadata: Any = None) -> None:
         """Nothing is fetched before a batch without embeddings comes."""
 
-    def setup(self, worker_metadata: Any) -> None:
+    def setup(self, worker_metadata: Any = None) -> None:
         self._find_device(worker_metadata)
         file = self._local_head()
         if file is None:

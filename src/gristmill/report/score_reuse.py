@@ -83,7 +83,7 @@ class RecordedScoreFilter(DecidingStage[DocumentBatch]):
     def check(self) -> None:
         self.stage.check()
 
-    def setup(self, worker_metadata: WorkerMetadata) -> None:
+    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         self._metadata = worker_metadata
 
     def teardown(self) -> None:

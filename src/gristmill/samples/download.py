@@ -78,7 +78,7 @@ class UrlDownloadStage(ProcessingStage[In, Out]):
     def outputs(self) -> tuple[list[str], Columns]:
         return [], [self.kind.encoded_column, EXTENSION]
 
-    def setup(self, worker_metadata: WorkerMetadata) -> None:
+    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         self._client = HttpClient(self._manners())
 
     def teardown(self) -> None:

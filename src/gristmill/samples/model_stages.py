@@ -112,15 +112,15 @@ class SampleModelStage(ProcessingStage[In, Out]):
     def check(self) -> None:
         self.wanted().check()
 
-    def setup_on_node(self, node_info: NodeInfo, worker_metadata: WorkerMetadata) -> None:
+    def setup_on_node(self, node_info: NodeInfo | None = None, worker_metadata: WorkerMetadata | None = None) -> None:
         self.wanted().fetch()
 
-    def setup(self, worker_metadata: WorkerMetadata) -> None:
+    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         self._find_device(worker_metadata)
         self._load(self.wanted().fetch())
 
-    def _find_device(self, worker_metadata: WorkerMetadata) -> None:
-        self._device = Device(bool(worker_metadata.gpus), max(1, int(self.resources.cpus)))
+    def _find_device(self, worker_metadata: WorkerMetadata | None) -> None:
+        self._device = Device(bool(worker_metadata and worker_metadata.gpus), max(1, int(self.resources.cpus)))
 
     def teardown(self) -> None:
         self._sample_model = None

@@ -159,7 +159,7 @@ class IdentifyLanguage(DecidingStage[DocumentBatch]):
         if self.model_path is None:  # other models may be large, so only workers load them
             self._check_languages()
 
-    def setup(self, worker_metadata: WorkerMetadata) -> None:
+    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         self._model.load()
         self._check_languages()
 

@@ -27,6 +27,7 @@ from gristmill.io.formats.arrow import peek_arrow, read_arrow
 from gristmill.io.formats.declared_schema import Schema, SetColumnTypes
 from gristmill.io.formats.jsonl import peek_jsonl, read_jsonl
 from gristmill.io.formats.line_blocks import MAX_LINE_BYTES
+from gristmill.io.formats.pandas_options import types_of_dtype
 from gristmill.io.formats.parquet import peek_parquet, read_parquet
 from gristmill.io.formats.plain_text import FILE_NAME_COLUMN, TEXT_COLUMN, peek_text, read_text_file, read_text_lines
 from gristmill.io.read.file_listing import Paths
@@ -187,6 +188,12 @@ class FileReader(CompositeStage[EmptyTask, DocumentBatch]):
     def __post_init__(self) -> None:
         if self.task_type != "document":
             raise ValueError(f"task_type is {self.task_type!r}: this reader returns documents only ('document')")
+        given = dict(self.read_kwargs or {})
+        types = types_of_dtype(given.get("dtype"))
+        if types and self.schema is None:
+            self.schema, self.read_kwargs = types, {key: given[key] for key in given if key != "dtype"}
+        if given.get("columns") and self.fields is None and self.split_by == BY_ROW_GROUPS:
+            self.fields, self.read_kwargs = given["columns"], {key: given[key] for key in given if key != "columns"}
         self.decompose()  # so that a wrong parameter is an error now, not in the run
 
     def decompose(self) -> Sequence[ProcessingStage[Any, Any]]:

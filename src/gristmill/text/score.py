@@ -69,7 +69,7 @@ class _TextStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         if any(tool.statistics() for _, tool in self._text_filters()):
             column_statistics.warn_without_kernels()
 
-    def setup(self, worker_metadata: WorkerMetadata) -> None:
+    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         for tool in self._tools:
             tool.setup()
         column_statistics.warn_without_kernels(seen=True)

@@ -90,8 +90,12 @@ class DocumentJoiner(ProcessingStage[GatherTask, DocumentBatch], GatherRole):
         self.document_id_field, self.drop_segment_id_field = document_id_field, drop_segment_id_field
         self.max_length, self.length_field = max_length, length_field
 
-    def process(self, task: GatherTask) -> list[DocumentBatch]:
-        batches: list[Any] = task.data
+    def process(self, task: GatherTask | DocumentBatch) -> list[DocumentBatch] | DocumentBatch:
+        if isinstance(task, DocumentBatch):  # called by hand; pipelines give all batches of a source
+            return self._joined([task])[0]
+        return self._joined(task.data)
+
+    def _joined(self, batches: list[Any]) -> list[DocumentBatch]:
         if not batches:
             return []
         together = DocumentBatch.concat(batches)

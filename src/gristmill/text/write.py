@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import WrittenFiles
 from gristmill.io.formats.declared_schema import Schema, SetColumnTypes
+from gristmill.io.formats.pandas_options import without_write_options
 from gristmill.io.storage.file_input import parse_size
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write import jsonl_format, parquet_format
@@ -18,9 +19,6 @@ from gristmill.text.argument_checks import check_choice, check_output_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-_PANDAS = {"index": False, "lines": True, "orient": "records", "force_ascii": False, "engine": "pyarrow"}
-"""Options of pandas writers that are accepted only with the value that always applies here."""
 
 
 class _Writer(CompositeStage[DocumentBatch, WrittenFiles]):
@@ -38,8 +36,9 @@ class _Writer(CompositeStage[DocumentBatch, WrittenFiles]):
         compression: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
         schema: Schema | None = None,
+        file_extension: str | None = None,
     ) -> None:
-        self.schema = schema
+        self.schema, self.file_extension = schema, file_extension
         self.path, self.fields, self.write_kwargs, self.mode = path, fields, write_kwargs, mode
         self.target_file_size, self.compression, self.storage_options = target_file_size, compression, storage_options
         check_output_path(self.name, path)
@@ -51,7 +50,7 @@ class _Writer(CompositeStage[DocumentBatch, WrittenFiles]):
 
     def decompose(self) -> list[ProcessingStage[Any, Any]]:
         fields = None if self.fields is None else list(self.fields)
-        form, target = self._format(), OutputDirectory(self.path, self.storage_options)
+        form, target = self._format(), OutputDirectory(self.path, self._storage_options())
         write, commit = WriteFragments(target, form, fields, self.mode), CommitFiles(target, form, fields, self.mode)
         return [*self._set_types(), write, commit]
 
@@ -61,14 +60,19 @@ class _Writer(CompositeStage[DocumentBatch, WrittenFiles]):
     def _format(self) -> OutputFormat:
         raise NotImplementedError
 
+    def _storage_options(self) -> dict[str, Any]:
+        return {**(self.write_kwargs or {}).get("storage_options", {}), **(self.storage_options or {})}
+
+    def _extension(self, usual: str) -> str:
+        """The extension of files before that of a compression, with a dot."""
+        return usual if self.file_extension is None else "." + self.file_extension.lstrip(".")
+
     def _size(self) -> int | None:
         return None if self.target_file_size is None else parse_size(self.target_file_size)
 
     def _options(self, known: Iterable[str]) -> dict[str, Any]:
-        options = dict(self.write_kwargs or {})
-        for name, value in _PANDAS.items():
-            if name in options and options.pop(name) != value:
-                raise ValueError(f"{self.name}: write_kwargs[{name!r}] can only be {value!r}")
+        options = without_write_options(self.name, self.write_kwargs or {}, [*known, "storage_options"])
+        options.pop("storage_options", None)
         for name in options:
             check_choice(self.name, "an option in write_kwargs", name, known)
         return options
@@ -79,7 +83,8 @@ class JsonlWriter(_Writer):
 
     `mode` is what to do with files that are in the directory already: "ignore" replaces those of the same name,
     "overwrite" deletes all JSON lines files in it, "append" keeps them and chooses new names, "error" raises an error.
-    `compression` is "gzip", "zstd" or None. `target_file_size` is the size before compression.
+    `compression` is "gzip", "zstd" or None. `target_file_size` is the size before compression. `file_extension` takes
+    the place of "jsonl". `write_kwargs={"force_ascii": True}` writes other characters as `\\u00e9`.
 
     `schema` sets the types of columns, as in `{"id": "string", "tags": ["string"]}`. Values of other types are
     converted; rows with one that cannot be converted without loss go to quarantine. With `one_schema`, all files have
@@ -97,21 +102,28 @@ class JsonlWriter(_Writer):
         storage_options: Mapping[str, Any] | None = None,
         schema: Schema | None = None,
         one_schema: bool = False,
+        file_extension: str | None = None,
     ) -> None:
         self.one_schema = one_schema
         super().__init__(
-            path, fields, write_kwargs, mode, target_file_size, compression, storage_options, schema=schema
+            path, fields, write_kwargs, mode, target_file_size, compression, storage_options, schema, file_extension
         )
 
     def _format(self) -> OutputFormat:
-        options = self._options(["sort_keys", "compression_level"])
-        if self.compression is not None:
+        options = self._options(["sort_keys", "compression_level", "compression", "force_ascii"])
+        compression = options.pop("compression", None)
+        compression = self.compression or (None if compression == "infer" else compression)
+        if compression is not None:
             names = [name for name in jsonl_format.EXTENSION_BY_COMPRESSION if name]
-            check_choice(self.name, "compression", self.compression, names)
-        if "compression_level" in options and self.compression != "gzip":
+            check_choice(self.name, "compression", compression, names)
+        if "compression_level" in options and compression != "gzip":
             raise ValueError(f"{self.name}: compression_level needs compression='gzip'")
         return jsonl_format.JsonlFormat(
-            self.compression, target_file_size=self._size(), one_schema=self.one_schema, **options
+            compression,
+            target_file_size=self._size(),
+            one_schema=self.one_schema,
+            plain_extension=self._extension(".jsonl"),
+            **options,
         )
 
 
@@ -137,11 +149,12 @@ class ParquetWriter(_Writer):
         storage_options: Mapping[str, Any] | None = None,
         schema: Schema | None = None,
         nested: str = STRUCTS,
+        file_extension: str | None = None,
     ) -> None:
         self.nested = nested
         check_choice(self.name, "nested", nested, (STRUCTS, AS_JSON))
         super().__init__(
-            path, fields, write_kwargs, mode, target_file_size, compression, storage_options, schema=schema
+            path, fields, write_kwargs, mode, target_file_size, compression, storage_options, schema, file_extension
         )
 
     def _format(self) -> OutputFormat:
@@ -152,4 +165,7 @@ class ParquetWriter(_Writer):
         rows = options.pop("row_group_size", parquet_format.ROW_GROUP_ROWS)
         if not isinstance(rows, int) or rows < 1:
             raise ValueError(f"{self.name}: row_group_size is {rows!r}, must be a whole number, 1 or more")
-        return parquet_format.ParquetFormat(codec, rows, self._size(), options, self.nested)
+        extension = self._extension(".parquet")
+        return parquet_format.ParquetFormat(
+            codec, rows, self._size(), options, self.nested, extension=extension, extensions=(extension,)
+        )

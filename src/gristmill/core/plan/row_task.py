@@ -60,10 +60,10 @@ class RowByRow(ProcessingStage[Any, Any]):
             if setting != "batch_size":
                 setattr(self, setting, getattr(stage, setting))
 
-    def setup_on_node(self, node_info: NodeInfo, worker_metadata: WorkerMetadata) -> None:
+    def setup_on_node(self, node_info: NodeInfo | None = None, worker_metadata: WorkerMetadata | None = None) -> None:
         self.stage.setup_on_node(node_info, worker_metadata)
 
-    def setup(self, worker_metadata: WorkerMetadata) -> None:
+    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         self.stage.setup(worker_metadata)
 
     def teardown(self) -> None:

@@ -40,7 +40,7 @@ _MAX_ITEMS, _MAX_CHARS = 200, 2_000
 _MAX_DEPTH = 60
 _SECRET_ROUNDS = 50_000
 _THIS_PROCESS = os.urandom(8).hex()
-_NOT_IDENTITY = frozenset({*SETTINGS, "blocksize", "storage_options", "limit", "memory_gb", "not_identity"})
+_NOT_IDENTITY = frozenset({*SETTINGS, "blocksize", "storage_options", "limit", "memory_gb", "not_identity", "_specs"})
 _VALUELESS = (
     type(threading.Lock()),
     type(threading.RLock()),

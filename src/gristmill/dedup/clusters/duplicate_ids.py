@@ -132,7 +132,7 @@ class NumberRows(ProcessingStage[Batch, Batch]):
     def outputs(self) -> tuple[list[str], Columns]:
         return ["data"], [self.id_field]
 
-    def setup(self, worker_metadata: WorkerMetadata) -> None:
+    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         self._numbers = RowNumbers.read(self.id_generator_path, self.storage_options)
 
     def process(self, task: Batch) -> Batch:

@@ -72,7 +72,7 @@ class TextDuplicatesRemovalStage(DecidingStage[Batch], ReportingRole):
         self.stamp = digest([f"{file.name} {file.size} {file.stamp}" for file in self._files()])
         next(self._tables(), None)  # raises if its first file has no such column
 
-    def setup(self, worker_metadata: WorkerMetadata) -> None:
+    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         removed, kept = [np.zeros((0, 2), np.uint64)], [np.zeros((0, 2), np.uint64)]
         for names, keep in self._columns():
             valid = flags(names.is_valid())

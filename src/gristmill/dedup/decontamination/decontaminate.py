@@ -253,7 +253,7 @@ class FindContamination(ProcessingStage[Batch, Batch], ReportingRole):
         warning = self.benchmark_index.run_warning()
         return warning and f"stage {self.name!r}: {warning}"
 
-    def setup(self, worker_metadata: WorkerMetadata) -> None:
+    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         self.benchmark_index.index  # noqa: B018  (reads the benchmarks)
 
     def process(self, task: Batch) -> Batch:

@@ -86,7 +86,7 @@ class UrlFetchStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         self.url_field, self.manners, self.max_bytes, self.threads = url_field, manners, max_bytes, threads
         self._client: HttpClient | None = None
 
-    def setup(self, worker_metadata: WorkerMetadata) -> None:
+    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         self._client = HttpClient(self.manners)
 
     def teardown(self) -> None:

@@ -64,7 +64,7 @@ class CommonCrawlWARCReader(ProcessingStage[DocumentBatch, DocumentBatch]):
             )
         self._client: HttpClient | None = None
 
-    def setup(self, worker_metadata: WorkerMetadata) -> None:
+    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         self._client = HttpClient(
             Manners(
                 per_host=self.max_workers,

@@ -43,7 +43,7 @@ class GroupStage(xenna.Stage):  # type: ignore[misc]
             wanted = {**wanted, "env_vars": variables}
         return _XennaRuntimeEnv(wanted) if wanted else None
 
-    def setup(self, worker_metadata: Any) -> None:
+    def setup(self, worker_metadata: Any = None) -> None:
         threading.Thread(target=_exit_with_actor, daemon=True).start()
         self.group_runner = GroupRunner(self.assignment, self.coordinator)
 

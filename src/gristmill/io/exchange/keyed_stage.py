@@ -151,10 +151,10 @@ class ReducePartition(ProcessingStage[PartitionTask, Batch], WholeInputRole):
         self.keyed, self.name, self.resources = keyed, keyed.name, keyed.resources
         self.runtime_env, self.timeout_s, self.max_retries = keyed.runtime_env, keyed.timeout_s, keyed.max_retries
 
-    def setup_on_node(self, node_info: NodeInfo, worker_metadata: WorkerMetadata) -> None:
+    def setup_on_node(self, node_info: NodeInfo | None = None, worker_metadata: WorkerMetadata | None = None) -> None:
         self.keyed.setup_on_node(node_info, worker_metadata)
 
-    def setup(self, worker_metadata: WorkerMetadata) -> None:
+    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         self.keyed.setup(worker_metadata)
 
     def teardown(self) -> None:

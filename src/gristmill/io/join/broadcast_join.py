@@ -116,7 +116,7 @@ class BroadcastJoin(ProcessingStage[Batch, Batch], PlanningRole):
         self._tasks = list(self.other.reader.tasks())
         self.stamp = digest([task.fingerprint() for task in self._tasks])
 
-    def setup(self, worker_metadata: WorkerMetadata) -> None:
+    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         self._side = BroadcastTable(self.other, self._tasks)
 
     def teardown(self) -> None:

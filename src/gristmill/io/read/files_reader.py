@@ -23,6 +23,7 @@ from gristmill.core.stage import Columns, ProcessingStage
 from gristmill.core.stage_roles import PlanningRole
 from gristmill.core.task import FileGroupTask, FileSlice, Task
 from gristmill.io.formats.line_blocks import line_number
+from gristmill.io.formats.pandas_options import without_read_options
 from gristmill.io.read.file_partitions import FilePartition
 from gristmill.io.read.reread import BlockOrigin, LineRange, note_origin
 from gristmill.io.storage.file_input import BadRecord, FileInput, block_bytes
@@ -61,10 +62,10 @@ class FilesReader(ProcessingStage[Files, Rows], PlanningRole):
         if isinstance(fields, str):
             raise TypeError(f"fields is the text {fields!r}, must be a list of names: [{fields!r}]")
         self.fields = None if fields is None else list(fields)
-        self.read_kwargs = dict(read_kwargs or {})
+        known = ("storage_options", *self.options)
+        self.read_kwargs = without_read_options(self.name, read_kwargs or {}, known)
         self.blocksize = block_bytes(blocksize)
         self.on_bad_record = on_bad_record
-        known = ("storage_options", *self.options)
         for key in self.read_kwargs:
             if key not in known:
                 raise ValueError(

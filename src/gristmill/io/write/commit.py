@@ -442,7 +442,7 @@ def safe_file_name(name: str) -> str:
 
 def data_files(target: OutputDirectory, form: OutputFormat) -> list[str]:
     """All files in the directory that have an extension of the format."""
-    return [name for name in target.names() if name.endswith(form.extensions)]
+    return [name for name in target.names() if name.endswith(form.extensions) and not name.startswith("_")]
 
 
 def next_generation(names: Sequence[str]) -> str:

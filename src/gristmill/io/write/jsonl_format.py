@@ -15,6 +15,7 @@ files too (`output_schema.py`); nested values stay as they are.
 from __future__ import annotations
 
 import io
+import json
 import re
 from contextlib import nullcontext
 from functools import partial
@@ -39,6 +40,7 @@ EXTENSION_BY_COMPRESSION = {None: ".jsonl", "gzip": ".jsonl.gz", "zstd": ".jsonl
 ENCODE_ROWS = 256  # rows that are held as Python objects at a time
 EDIT_BYTES = 2**16  # bytes of lines that are edited at a time: they fit into the CPU cache
 COPY_CHUNK_BYTES = 2**20
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 _SPACE = re.compile(r"[ \t\r]*")
 
 FileSpan = tuple[str, int, int]
@@ -54,20 +56,29 @@ class JsonlFormat(OutputFormat):
     sort_keys: bool = False
     target_file_size: int | None = None
     one_schema: bool = False
+    force_ascii: bool = False
+    plain_extension: str = ".jsonl"
+    """The extension before that of the compression."""
     name: str = "jsonl"
-    extensions: tuple[str, ...] = tuple(EXTENSION_BY_COMPRESSION.values())
 
     @property
     def extension(self) -> str:
-        return EXTENSION_BY_COMPRESSION[self.compression]
+        return self.plain_extension + EXTENSION_BY_COMPRESSION[self.compression].removeprefix(".jsonl")
+
+    @property
+    def extensions(self) -> tuple[str, ...]:
+        return tuple(self.plain_extension + one.removeprefix(".jsonl") for one in EXTENSION_BY_COMPRESSION.values())
 
     @property
     def copies_lines(self) -> bool:
-        return not self.sort_keys
+        return not self.sort_keys and not self.force_ascii
 
     def write_fragment(self, table: pa.Table, file: BinaryIO) -> None:
         for lines in encode_lines(self._sorted(table), self.sort_keys):
-            file.write(lines)
+            file.write(self._encoded(lines))
+
+    def _encoded(self, lines: bytes) -> bytes:
+        return as_ascii(lines) if self.force_ascii else lines
 
     def join(self, fragments: Sequence[Fragment], schema: pa.Schema, parts: OutputFiles) -> None:
         schema = self._ordered(schema)
@@ -96,13 +107,14 @@ class JsonlFormat(OutputFormat):
         path, created = parts.rewrite(fragment)
         with parts.target.open(fragment.data) as old, created as new:
             while lines := old.read(EDIT_BYTES):
-                new.write(edit(lines + old.readline()))
+                new.write(self._encoded(edit(lines + old.readline())))
         return path, parts.target.size(path)
 
     def rewrite(self, old: BinaryIO, own: pa.Schema, new: BinaryIO, schema: pa.Schema) -> None:
         edit = line_editor(self._ordered(own), self._ordered(schema)) or bytes
         with self._unpacked(old) as lines:
-            self.pack(new, (edit(block + lines.readline()) for block in iter(partial(lines.read, EDIT_BYTES), b"")))
+            blocks = (block + lines.readline() for block in iter(partial(lines.read, EDIT_BYTES), b""))
+            self.pack(new, (self._encoded(edit(block)) for block in blocks))
 
     def _unpacked(self, file: BinaryIO) -> Any:
         """A file of this format as it was before compression."""
@@ -157,6 +169,13 @@ def encode_lines(table: pa.Table, sort_keys: bool = False) -> Iterator[bytes]:
         yield b"".join(
             [dumps(dict(zip(names, row, strict=True)), as_plain_text, option) for row in zip(*columns, strict=True)]
         )
+
+
+def as_ascii(lines: bytes) -> bytes:
+    """The same JSON with every character outside of ASCII written as `\\uXXXX`."""
+    if lines.isascii():
+        return lines
+    return _NOT_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], lines.decode()).encode()
 
 
 def column_as_texts(column: pa.Array, option: int = 0) -> tuple[pa.Array, bool]:

@@ -61,7 +61,7 @@ class TokenizeDocuments(DecidingStage[DocumentBatch]):
     def check(self) -> None:
         self._tokenizer.check()
 
-    def setup(self, worker_metadata: WorkerMetadata) -> None:
+    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
         self._tokenizer.load()
         self.kind()
 
