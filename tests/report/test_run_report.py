@@ -18,6 +18,7 @@ import pytest
 
 from gristmill import DocumentBatch, LocalExecutor, Pipeline, Sample, processing_stage
 from gristmill.core.errors import StageError
+from gristmill.core.result import count_texts
 from gristmill.dedup import ExactDeduplicationStage, FuzzyDeduplicationStage
 from gristmill.io.exchange.exchange import DEFAULT_SORT_BYTES
 from gristmill.report.run_report.dataset_card import dataset_card
@@ -407,3 +408,14 @@ def test_clusters_of_which_an_index_has_a_row_keep_none(tmp_path):
     [table] = told["tables"]
     assert (table["clusters"], table["rows"], table["kept"]) == (5, 30, 0)
     assert "none was kept: the index already has similar rows" in shown
+
+
+def test_counters_are_shown_in_words() -> None:
+    counts = {
+        "candidate_pairs": 2200,
+        "sample_pairs": 9,
+        "clusters_of_2": 3,
+        "largest_cluster": 3,
+        "estimated_recall": 1,
+    }
+    assert count_texts(counts) == ["2,200 candidate pairs", "largest cluster 3", "estimated recall 100.0%"]

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gristmill.core.errors import printable
-from gristmill.core.result import count_noun
+from gristmill.core.result import count_noun, count_texts
 from gristmill.core.run.preview import one_line
 
 if TYPE_CHECKING:
@@ -72,9 +72,8 @@ def print_summary(result: Result, run_dir: str | None, report: str | None) -> No
         out.print(f"{done}; these are the totals of the run", style="bold")
     out.print(_stage_table(summary, out.width))
     for line in summary.stages:
-        if line.counts:
-            counts = ", ".join(_count_text(name, value) for name, value in line.counts.items())
-            out.print(Text(f"{line.name}: {counts}"))
+        if counts := count_texts(line.counts):
+            out.print(Text(f"{line.name}: {', '.join(counts)}"))
     rows_in, rows_out = summary.rows_in, summary.rows_out
     share = "" if summary.kept_share is None else f" ({summary.kept_share:.1%} kept)"
     out.print(f"{count_noun(rows_in, 'row')} in, {rows_out:,} out{share}, in {summary.seconds:,.2f} s", style="bold")
@@ -100,12 +99,6 @@ def _attempt_notes(result: Result) -> list[str]:
     if unknown := result.sources_not_counted:
         notes.append(f"without {count_noun(unknown, 'source')} that version 0.1 has done, of which no counts are known")
     return notes
-
-
-def _count_text(name: str, value: float) -> str:
-    """`220 candidate pairs`, `estimated recall 99.5%`."""
-    words = name.replace("_", " ")
-    return f"{words} {value:.1%}" if name.endswith(("recall", "precision")) else f"{value:,g} {words}"
 
 
 def _stage_table(summary: Summary, width: int) -> Table:

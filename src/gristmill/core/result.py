@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, overload
@@ -211,7 +211,7 @@ class Summary:
         titles = self.titles()
         lines = [f"{'stage':<{width}} {_columns(titles)} {'seconds':>9} {'MB/s':>8}"]
         for line in self.stages:
-            notes = "".join(f"  {value:g} {name}" for name, value in line.counts.items())
+            notes = "".join(f"  {note}" for note in count_texts(line.counts))
             rows = _columns(line.counted()[: len(titles)])
             lines.append(f"{line.name:<{width}} {rows} {line.seconds:>9.2f} {line.mb_per_s:>8.1f}{notes}")
         lines.append(f"{self.seconds:.2f} s in total; stage times are summed over all workers")
@@ -219,6 +219,25 @@ class Summary:
             verb = "is" if self.quarantined == 1 else "are"
             lines.append(f"{count_noun(self.quarantined)} failed and {verb} not included")
         return "\n".join(lines)
+
+
+def count_texts(counts: Mapping[str, float]) -> list[str]:
+    """The counters of a stage in words: `220 candidate pairs`, `largest cluster 3`, `estimated recall 99.5%`.
+
+    Those of samples, and of clusters by size, are left to the report.
+    """
+    texts = []
+    for name, value in counts.items():
+        words = name.replace("_", " ")
+        if name.startswith(("sample_", "clusters_of_")):
+            continue
+        if name.endswith(("recall", "precision")):
+            texts.append(f"{words} {value:.1%}")
+        elif name.startswith("largest_"):
+            texts.append(f"{words} {value:,g}")
+        else:
+            texts.append(f"{value:,g} {words}")
+    return texts
 
 
 def _columns(texts: Sequence[str]) -> str:
