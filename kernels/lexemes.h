@@ -30,5 +30,10 @@ int count_lexeme_ngrams(const Lexemes *lexemes, const Wanted *wanted, int64_t *s
 Text trimmed(const uint8_t *p, const uint8_t *end);
 int line_end(const uint8_t *p, const uint8_t *end);
 int is_terminal(uint32_t character);
+int is_symbol_character(uint32_t character);
+uint32_t last_character(const uint8_t *p, const uint8_t *end);
+
+PyObject *clean_lines(PyObject *self, PyObject *args);
+PyObject *measure_lines(PyObject *self, PyObject *args);
 
 #endif

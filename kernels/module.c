@@ -228,6 +228,14 @@ static PyMethodDef methods[] = {
     {"text_stats", text_stats, METH_VARARGS,
      "text_stats(texts, mask, names): for each name the counts of all rows, as the bytes of 64-bit integers.\n\n"
      "Rows where the mask (None, or one boolean per row) is false are not looked at and have 0."},
+    {"clean_lines", clean_lines, METH_VARARGS,
+     "clean_lines(texts, (marks, min_words, max_word_length, citations, phrases)): the texts without the lines that "
+     "`LineCleaner` drops: where each ends, as the bytes of 64-bit integers from 0 on, the bytes of all, and a byte for each "
+     "that is 1 if only Python can clean it. A length of -1 is no limit; phrases are bytes in lower case."},
+    {"measure_lines", measure_lines, METH_VARARGS,
+     "measure_lines(texts, rules, javascript): how many lines have the first phrase of the rules, how many a curly bracket, how "
+     "many sentences are in lines without the other phrases, and 1 if only Python can count that, as the bytes of 64-bit "
+     "integers. With `javascript`, lines with the second phrase do not count."},
     {"json_columns", json_columns, METH_O,
      "json_columns(block): the columns of JSON lines, where each line starts, and 2 if all lines are as they would be "
      "written, but for values that are no strings, 1 if they will be so after tidy_json, else 0; None for lines that only "

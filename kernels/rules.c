@@ -33,7 +33,7 @@ int is_terminal(uint32_t c) {
     return c == '.' || c == '?' || c == '!' || (c >= 0x80 && is_among(c, terminals, COUNT(terminals)));
 }
 
-static int is_symbol(uint32_t c) {
+int is_symbol_character(uint32_t c) {
     if (c < 0xA0)
         return c < ' ' ? c != '\n' : c >= 0x7F || (byte_lanes[c] & LANE(LANE_PUNCTUATION)) != 0;
     return is_among(c, symbols, COUNT(symbols)) || is_terminal(c);
@@ -62,7 +62,7 @@ static void count_lexeme(const uint8_t *p, const uint8_t *end, int64_t chars, in
         if (c < 0x80 ? (byte_lanes[c] & LANE(LANE_LETTER)) != 0 : class_of(c) >> LANE_LETTER & 1)
             has_letter = is_word = 1;
         else
-            is_word |= !is_symbol(c);
+            is_word |= !is_symbol_character(c);
     }
     stats[LETTER_LEXEMES] += has_letter;
     stats[WORD_LEXEMES] += is_word;
@@ -177,7 +177,7 @@ static void count_split_lines(Text text, int64_t *stats) {
         count_split_line(line, end, stats);
 }
 
-static uint32_t last_character(const uint8_t *p, const uint8_t *end) {
+uint32_t last_character(const uint8_t *p, const uint8_t *end) {
     const uint8_t *last = end - 1;
     uint32_t character;
     while (last > p && end - last < 4 && (*last & 0xC0) == 0x80)

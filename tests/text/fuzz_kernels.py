@@ -232,6 +232,9 @@ def main(path: str, seconds: str, seed: str) -> None:
     end, rounds = time.monotonic() + float(seconds), 0
     while time.monotonic() < end or rounds < 60:  # a busy machine needs longer
         texts = column(draw)
+        how = (draw.choice(["", ".!x\u3002"]), draw.choice([0, 3]), draw.choice([-1, 7]), draw.random() < 0.5)
+        kernels.clean_lines(texts, (*how, (b"policy", b"the")))
+        kernels.measure_lines(texts, (*how, (b"lorem ipsum", b"a", b"the")), draw.random() < 0.5)
         names = draw.choice([PLAIN, NGRAMS, [*PLAIN, *NGRAMS], PLAIN[:1], NGRAMS[:1]])
         mask = pa.array([draw.random() < 0.5 for _ in range(len(texts))], pa.bool_()) if draw.random() < 0.3 else None
         kernels.text_stats(texts, mask, tuple(names))

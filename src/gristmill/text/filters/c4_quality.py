@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
+from gristmill.core.arrow.native_kernels import kernels
 from gristmill.core.deciding_stage import Rule
 from gristmill.text.argument_checks import check_count
 from gristmill.text.document_filter import BoundedFilter
@@ -15,6 +17,10 @@ from gristmill.text.modifiers.line_cleaners import C4_POLICY_PHRASES, JAVASCRIPT
 from gristmill.text.rule_filter import Measures, NumberedRuleFilter
 from gristmill.text.statistics.lexemes import count_sentences
 from gristmill.text.statistics.reference import LOREM_IPSUM
+from gristmill.text.text_columns import as_array
+
+if TYPE_CHECKING:
+    from gristmill.text.text_columns import Texts
 
 _DROPPED = -1
 """The score of documents that C4 drops for what is in them."""
@@ -85,6 +91,21 @@ class C4QualityFilter(NumberedRuleFilter):
             if not any(phrase in lower for phrase in policies):
                 numbers["sentences"] += count_sentences(line)
         return numbers
+
+    def measure_batch(self, texts: Texts) -> Measures:
+        texts = as_array(texts)
+        phrases = [LOREM_IPSUM, JAVASCRIPT, *(C4_POLICY_PHRASES if self.filter_policy else ())]
+        rules = self._cleaner.kernel_rules(phrases)
+        if rules is None:
+            return super().measure_batch(texts)
+        *columns, odd = (
+            pa.Array.from_buffers(pa.int64(), len(texts), [None, pa.py_buffer(column)])
+            for column in kernels.measure_lines(texts, rules, bool(self.filter_javascript))
+        )
+        measures = dict(zip(("lorem_ipsum", "curly_brackets", "sentences"), columns, strict=True))
+        rows = pc.equal(odd, literal(1, pa.int64()))
+        again = super().measure_batch(texts.filter(rows))
+        return {name: pc.replace_with_mask(column, rows, again[name]) for name, column in measures.items()}
 
     def score_measures(self, measures: Measures) -> pa.Array:
         score, dropped = measures["sentences"], literal(_DROPPED, pa.int64())

@@ -5,17 +5,27 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
+from gristmill.core.arrow.array_building import literal, make_array
+from gristmill.core.arrow.lazy_compute import pc
+from gristmill.core.arrow.native_kernels import kernels
+from gristmill.core.arrow.table_conversion import is_text
 from gristmill.text.argument_checks import check_count
 from gristmill.text.document_modifier import DocumentModifier
+from gristmill.text.text_columns import as_array
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from gristmill.text.text_columns import Texts
 
 LINE_END_MARKS = ".!?\"'。！？।؟"
 """What a line of prose ends with: the marks of C4, and those of other scripts."""
 
 ELLIPSIS = "..."
 CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
+MAX_KERNEL_RULES = 64
 JAVASCRIPT = "javascript"
 C4_POLICY_PHRASES = (
     "terms of use",
@@ -56,6 +66,31 @@ class LineCleaner(DocumentModifier):
     def modify_document(self, text: str) -> str:
         phrases = [phrase.lower() for phrase in self.substrings]
         return "\n".join(line for line in self.prose_lines(text) if not contains_any(line, phrases)).strip()
+
+    def modify_batch(self, texts: Texts) -> pa.Array:
+        texts = as_array(texts)
+        rules = self.kernel_rules(self.substrings)
+        if rules is None or not is_text(texts.type):
+            return super().modify_batch(texts)
+        ends, data, odd = kernels.clean_lines(texts, rules)
+        sizes = pa.py_buffer(ends), pa.py_buffer(data)
+        cleaned = pa.Array.from_buffers(pa.large_string(), len(texts), [None, *sizes]).cast(pa.string())
+        if texts.null_count:
+            cleaned = pc.if_else(pc.is_valid(texts), cleaned, literal(None, pa.string()))
+        if 1 not in odd:
+            return cleaned
+        rows = make_array([flag == 1 for flag in odd], pa.bool_())
+        return pc.replace_with_mask(cleaned, rows, super().modify_batch(texts.filter(rows)))
+
+    def kernel_rules(self, phrases: Sequence[str]) -> tuple[str, int, int, bool, tuple[bytes, ...]] | None:
+        """The rules as `_kernels` takes them, with these phrases; None if it cannot take them, or was not built."""
+        lowered = [phrase.lower() for phrase in phrases]
+        can = len(lowered) <= MAX_KERNEL_RULES and len(self.end_marks or "") <= MAX_KERNEL_RULES
+        if kernels is None or not can or not all(map(str.isascii, lowered)) or "" in lowered:
+            return None
+        longest = -1 if self.max_word_length is None else min(self.max_word_length, 2**62)
+        encoded = tuple(phrase.encode() for phrase in lowered)
+        return self.end_marks or "", min(self.min_words, 2**62), longest, bool(self.remove_citations), encoded
 
     def prose_lines(self, text: str) -> Iterator[str]:
         """The lines that are kept unless they contain one of `substrings`."""
