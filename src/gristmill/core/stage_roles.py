@@ -147,6 +147,9 @@ class CommitRole(OutputRole):
         they are now, in the same order, if this has changed files; else they or None."""
         return None
 
+    def outputs_recorded(self) -> None:
+        """What the last `complete` has returned is in the ledger."""
+
     def segments_to_repeat(self) -> int:
         """After `complete`: how many segments, up to this one, run again before the next. For work in rounds whose
         number is not known before."""

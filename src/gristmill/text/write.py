@@ -13,6 +13,7 @@ from gristmill.io.storage.file_input import parse_size
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write import jsonl_format, parquet_format
 from gristmill.io.write.commit import WRITE_MODES, CommitFiles, OutputFormat, WriteFragments
+from gristmill.io.write.hub_file_names import check_split
 from gristmill.io.write.output_schema import AS_JSON, STRUCTS
 from gristmill.samples.batch import DocumentBatch
 from gristmill.text.argument_checks import check_choice, check_output_path
@@ -37,14 +38,16 @@ class _Writer(CompositeStage[DocumentBatch, WrittenFiles]):
         storage_options: Mapping[str, Any] | None = None,
         schema: Schema | None = None,
         file_extension: str | None = None,
+        split: str | None = None,
     ) -> None:
-        self.schema, self.file_extension = schema, file_extension
+        self.schema, self.file_extension, self.split = schema, file_extension, split
         self.path, self.fields, self.write_kwargs, self.mode = path, fields, write_kwargs, mode
         self.target_file_size, self.compression, self.storage_options = target_file_size, compression, storage_options
         check_output_path(self.name, path)
         check_choice(self.name, "mode", mode, WRITE_MODES)
         if isinstance(fields, str):
             raise TypeError(f'{self.name}: fields must be a list of names, as in fields=["{fields}"]')
+        check_split(self.name, split, mode)
         self._format()  # so that a wrong option is an error now, not in the run
         self._set_types()
 
@@ -89,6 +92,9 @@ class JsonlWriter(_Writer):
     `schema` sets the types of columns, as in `{"id": "string", "tags": ["string"]}`. Values of other types are
     converted; rows with one that cannot be converted without loss go to quarantine. With `one_schema`, all files have
     the same columns, and those that are not in `schema` have one type each, found over the whole output.
+
+    With `split="train"`, files are named as on the Hugging Face hub, in the order of the input:
+    `train-00000-of-00012.jsonl`. They get these names when all of them are written.
     """
 
     def __init__(
@@ -103,10 +109,20 @@ class JsonlWriter(_Writer):
         schema: Schema | None = None,
         one_schema: bool = False,
         file_extension: str | None = None,
+        split: str | None = None,
     ) -> None:
         self.one_schema = one_schema
         super().__init__(
-            path, fields, write_kwargs, mode, target_file_size, compression, storage_options, schema, file_extension
+            path,
+            fields,
+            write_kwargs,
+            mode,
+            target_file_size,
+            compression,
+            storage_options,
+            schema,
+            file_extension,
+            split,
         )
 
     def _format(self) -> OutputFormat:
@@ -123,6 +139,7 @@ class JsonlWriter(_Writer):
             target_file_size=self._size(),
             one_schema=self.one_schema,
             plain_extension=self._extension(".jsonl"),
+            split=self.split,
             **options,
         )
 
@@ -150,11 +167,21 @@ class ParquetWriter(_Writer):
         schema: Schema | None = None,
         nested: str = STRUCTS,
         file_extension: str | None = None,
+        split: str | None = None,
     ) -> None:
         self.nested = nested
         check_choice(self.name, "nested", nested, (STRUCTS, AS_JSON))
         super().__init__(
-            path, fields, write_kwargs, mode, target_file_size, compression, storage_options, schema, file_extension
+            path,
+            fields,
+            write_kwargs,
+            mode,
+            target_file_size,
+            compression,
+            storage_options,
+            schema,
+            file_extension,
+            split,
         )
 
     def _format(self) -> OutputFormat:
@@ -167,5 +194,12 @@ class ParquetWriter(_Writer):
             raise ValueError(f"{self.name}: row_group_size is {rows!r}, must be a whole number, 1 or more")
         extension = self._extension(".parquet")
         return parquet_format.ParquetFormat(
-            codec, rows, self._size(), options, self.nested, extension=extension, extensions=(extension,)
+            codec,
+            rows,
+            self._size(),
+            options,
+            self.nested,
+            extension=extension,
+            extensions=(extension,),
+            split=self.split,
         )

@@ -142,6 +142,10 @@ class CommitBranches(CommitStage):
         for name, commit in self.commits.items():
             commit.discard_files(_files_of_branch(name, files))
 
+    def outputs_recorded(self) -> None:
+        for commit in self.commits.values():
+            commit.outputs_recorded()
+
     def records_directories(self) -> Sequence[Directory]:
         return [place for commit in self.commits.values() for place in commit.records_directories()]
 

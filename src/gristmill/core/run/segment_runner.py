@@ -86,6 +86,7 @@ def run_segments(
     if segment.commit is not None:
         run.discard_removed_sources(segment)
         run.replace_outputs(segment.commit.complete([*run.kept_outputs, *outputs], info))
+        segment.commit.outputs_recorded()
 
 
 def _outputs(job: Job, executor: Executor, run: Run, outputs: list[WrittenFiles]) -> Iterator[tuple[Lineage, TaskRef]]:

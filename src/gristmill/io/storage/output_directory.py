@@ -221,6 +221,16 @@ class OutputDirectory:
         """Move a local file into the directory, atomically."""
         Path(path).replace(self.file(name))
 
+    def move(self, path: str, other: str) -> None:
+        """Rename a file, if it is still there: atomically, or in an object store by copying it."""
+        if self.local:
+            Path(other).parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileNotFoundError):
+                Path(path).replace(other)
+        elif self.exists(path):
+            self._system.cp_file(path, other)
+            self.remove(path)
+
     def create_directory(self) -> None:
         try:
             if self.local:

@@ -14,6 +14,7 @@ import re
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from dataclasses import field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from gristmill.core.stage import ProcessingStage
 from gristmill.core.stage_roles import CommitStage, WriterRole
 from gristmill.core.task import GatherTask, Task, WrittenFile, WrittenFiles, digest
 from gristmill.io.storage.output_directory import OutputDirectory, reserve_space
+from gristmill.io.write.hub_file_names import HubFileNames
 from gristmill.io.write.manifest import remove_manifest, write_manifest
 from gristmill.io.write.output_schema import (
     AS_READ,
@@ -98,6 +100,11 @@ class OutputFormat(ABC):
     @property
     def target_file_size(self) -> int | None:
         """The size at which a new file is begun. Files are numbered unless this is None."""
+        return None
+
+    @property
+    def split(self) -> str | None:
+        """The name of a split, if files are named as on the Hugging Face hub (`hub_file_names.py`)."""
         return None
 
     @property
@@ -209,7 +216,14 @@ class CommitFiles(CommitStage):
         self._generation = ""
         self._sizes: dict[str, int] | None = None
 
+    @cached_property
+    def _hub_names(self) -> HubFileNames | None:
+        return HubFileNames(self.target, self.form.split, self.form.extension) if self.form.split else None
+
     def prepare_run(self, memory: dict[str, Any]) -> None:
+        if self._hub_names:
+            self._hub_names.begin(resumed=memory.setdefault("split", "") == self.form.split)
+            memory["split"] = self.form.split
         if self.mode == "append" and "generation" not in memory:
             memory["generation"] = next_generation(data_files(self.target, self.form))
         self._generation = memory.get("generation", "")
@@ -217,10 +231,15 @@ class CommitFiles(CommitStage):
     def has_files(self, files: Sequence[WrittenFile]) -> bool:
         if self._sizes is None:
             self._sizes = self.target.sizes()
-        sizes = self._sizes
+        sizes, hub_names = self._sizes, self._hub_names
+        if hub_names:
+            return all(hub_names.find(file, sizes) for file in files)
         return all(sizes.get(file.path.rpartition("/")[2]) == file.size for file in files)
 
     def discard_files(self, files: Sequence[WrittenFile]) -> None:
+        if self._hub_names:
+            sizes = self.target.sizes()
+            files = [self._hub_names.find(file, sizes) or file for file in files]
         for file in files:
             if file.path.startswith(self.target.file("")):  # never delete files of other directories
                 self.target.remove(file.path)
@@ -235,8 +254,14 @@ class CommitFiles(CommitStage):
         done = list(outputs)
         if self.form.one_schema:
             done = conform_outputs(self.target, self.form, self.fields, done)
+        if self._hub_names:
+            done = self._hub_names.rename(done)
         write_manifest(self.target, done, info)
         return done
+
+    def outputs_recorded(self) -> None:
+        if self._hub_names:
+            self._hub_names.forget()
 
     def process(self, task: GatherTask) -> WrittenFiles:
         everything: list[Any] = task.data

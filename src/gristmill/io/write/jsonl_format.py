@@ -59,6 +59,7 @@ class JsonlFormat(OutputFormat):
     force_ascii: bool = False
     plain_extension: str = ".jsonl"
     """The extension before that of the compression."""
+    split: str | None = None
     name: str = "jsonl"
 
     @property

@@ -70,6 +70,7 @@ class ParquetFormat(OutputFormat):
     options: dict[str, Any] = field(default_factory=dict)
     nested: str = STRUCTS
     one_schema: bool = True
+    split: str | None = None
     name: str = "parquet"
     extension: str = ".parquet"
     extensions: tuple[str, ...] = (".parquet",)
