@@ -183,6 +183,7 @@ def test_what_if_takes_from_the_run_what_is_like_another(alike: Path, tmp_path: 
     pipeline(alike, tmp_path / "out", stages).run(HERE, run_dir=run, scores=True)
     found = whatif(str(run), {"WordCountFilter.min_words": 10})
     assert (found.before.rows, found.after.rows) == (2, 1)
-    assert "ExactDeduplicationStage, FuzzyDeduplicationStage depends on which rows" in found.notes[-1]
+    assert "not known: what ExactDeduplicationStage, FuzzyDeduplicationStage would drop" in found.notes[-1]
+    assert not found.exact
     with pytest.raises(InputError, match="cannot be re-evaluated from recorded scores"):
         whatif(str(run), {"FuzzyDeduplicationStage.threshold": 0.9})

@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -23,6 +23,9 @@ from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.stage import ProcessingStage
 
 B = TypeVar("B", bound=Batch)
+
+Measures = Mapping[str, pa.Array]
+"""One column of numbers for each rule of a filter, by its name."""
 
 
 @fast_dataclass(frozen=True, slots=True)
@@ -35,11 +38,13 @@ class Rule:
     high: float | None = None
     low_name: str = ""
     high_name: str = ""
-    """The parameters that set the limits."""
+    """The parameters that set the limits; as `parameter=value` where the limit is not the parameter's value."""
     spared: float | None = None
     """A number that passes although it is outside."""
-    measured_with: Any = None
-    """The parameters that the numbers depend on: other numbers are not to be judged by this rule."""
+    strict: bool = False
+    """The limits themselves are outside."""
+    measured_with: Mapping[str, Any] | None = None
+    """The parameters that the numbers depend on, by name: other numbers are not to be judged by this rule."""
     kind: pa.DataType = pa.float64()
     """The type of the numbers."""
 
@@ -51,13 +56,36 @@ class Rule:
         """Whether each number is within the limits; null where there is no number."""
         numbers = numbers.cast(pa.float64(), safe=False)
         held = pa.repeat(literal(True, pa.bool_()), len(numbers))
+        from_low, to_high = (pc.greater, pc.less) if self.strict else (pc.greater_equal, pc.less_equal)
         if self.low is not None:
-            held = pc.and_(held, pc.greater_equal(numbers, literal(float(self.low), pa.float64())))
+            held = pc.and_(held, from_low(numbers, literal(float(self.low), pa.float64())))
         if self.high is not None:
-            held = pc.and_(held, pc.less_equal(numbers, literal(float(self.high), pa.float64())))
+            held = pc.and_(held, to_high(numbers, literal(float(self.high), pa.float64())))
         if self.spared is not None:
             held = pc.or_(held, pc.equal(numbers, literal(float(self.spared), pa.float64())))
         return held
+
+
+def rule_of_bounds(tool: Any, low: float | None, high: float | None) -> Rule:
+    """The rule that the score of a filter lies within bounds, with the parameters that these are."""
+    return Rule("", low, high, _parameter(tool, "min", low), _parameter(tool, "max", high))
+
+
+def _parameter(tool: Any, prefix: str, value: float | None) -> str:
+    """The one parameter of a filter with this value; of several, the one with this prefix. Else it is not known."""
+    same = [name for name, own in vars(tool).items() if own == value and type(own) in (int, float) and name[0] != "_"]
+    same = [name for name in same if name.startswith(prefix)] or same
+    return same[0] if value is not None and len(same) == 1 else ""
+
+
+def all_hold(rules: Sequence[Rule], measures: Measures, rows: int) -> pa.BooleanArray:
+    """Whether rows with these numbers break no rule; null where a number decides that is not known."""
+    held = pa.repeat(literal(True, pa.bool_()), rows)
+    for rule in rules:
+        if rule.is_on:
+            here = rule.holds(measures[rule.name]) if rule.name in measures else pa.nulls(rows, pa.bool_())
+            held = pc.and_kleene(held, here)
+    return held
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +94,10 @@ class Decision:
 
     keep: pa.Array
     scores: dict[str, pa.Array] = field(default_factory=dict)
+    measures: dict[str, Measures] = field(default_factory=dict, kw_only=True)
+    """For filters of several rules the number of each rule, by label."""
+    dropped_by: pa.Array | None = field(default=None, kw_only=True)
+    """The label of the filter that drops each row; None: it is the last with a score for the row."""
     aside: pa.Array | None = field(default=None, kw_only=True)
     """Rows that are not kept because the stage has set them aside: they are in quarantine and not rejected."""
 
@@ -94,13 +126,24 @@ class DecidingStage(ProcessingStage[B, B]):
         """The decisions on `batch_size` batches, for stages that are faster on several at once."""
         return [self.decide(batch) for batch in batches]
 
+    limit_parameters: ClassVar[tuple[str, ...]] = ()
+    """The parameters that scores are compared with, of a stage that writes `judge` itself: the scores do not depend on
+    them."""
+
     def thresholds(self) -> dict[str, str]:
         """What the scores of each label are compared with, as text for people: `{"words": "min_words=50"}`."""
         return {}
 
-    def judge(self, scores: Mapping[str, pa.Array]) -> dict[str, pa.Array] | None:
-        """Whether rows with these scores are kept, by label. Labels that cannot be judged by the score alone are left
-        out; None: no label of this stage can."""
+    def rules(self) -> dict[str, Sequence[Rule]]:
+        """The rules of each label, where those decide which rows are kept, or with `invert` which are dropped. A single
+        rule without a name is about the score itself."""
+        return {}
+
+    def judge(
+        self, scores: Mapping[str, pa.Array], measures: Mapping[str, Measures] | None = None
+    ) -> dict[str, pa.Array] | None:
+        """Whether rows with these scores, or these measures, are kept, by label: null where it is not known. Labels
+        that cannot be judged by numbers alone are left out; None: no label of this stage can."""
         return None
 
 
@@ -115,22 +158,39 @@ class FilterStep:
     invert: bool = False
 
 
+class StepDecision(NamedTuple):
+    """What one filter says to the rows of a batch."""
+
+    scores: pa.Array
+    keep: pa.Array
+    measures: Measures | None = None
+
+
 class FilteringStage(DecidingStage[B]):
     """Keeps the rows that pass all of its filters. A subclass says how one step scores and judges a batch."""
 
     _steps: list[FilterStep]
 
+    scores_are_given: ClassVar[bool] = False
+    """True: scores are a column of the rows, and filters only judge them."""
+
     def decide(self, batch: B) -> Decision:
         alive = pa.repeat(literal(True, pa.bool_()), batch.num_items)
-        scores = {}
+        scores: dict[str, pa.Array] = {}
+        measures: dict[str, Measures] = {}
+        kept: list[pa.Array] = []
         for step in self._steps:
             self._look(step, batch)
-            found, verdict = self._judge(step, batch)
-            keep = self._kept(step, verdict)
-            scores[step.label] = scatter_to_rows(found, alive)
-            alive = scatter_to_rows(keep, alive).fill_null(literal(False, pa.bool_()))
+            judged = self._judge(step, batch)
+            keep = self._kept(step, judged.keep)
+            kept.append(scatter_to_rows(keep, alive))
+            scores[step.label] = scatter_to_rows(judged.scores, alive)
+            if judged.measures:
+                found = {name: scatter_to_rows(numbers, alive) for name, numbers in judged.measures.items()}
+                measures[step.label] = found
+            alive = kept[-1].fill_null(literal(False, pa.bool_()))
             batch = batch.keep(keep)
-        return Decision(alive, scores)
+        return Decision(alive, scores, measures=measures, dropped_by=self._dropped_by(kept))
 
     def decide_all(self, everything: B, batch: B) -> Decision:
         """The decision of every filter on all rows of `everything`: those of `batch`, and those that were dropped from
@@ -140,15 +200,40 @@ class FilteringStage(DecidingStage[B]):
         column_cache(batch).update({name: value for name, value in column_cache(everything).items() if name in known})
         for step in self._steps:
             self._look(step, batch)
-        kept = [self._kept(step, judged[step.label][1]) for step in self._steps]
-        return Decision(reduce(pc.and_, kept), {label: scores for label, (scores, _) in judged.items()})
+        kept = [self._kept(step, judged[step.label].keep) for step in self._steps]
+        scores = {label: one.scores for label, one in judged.items()}
+        measures = {label: one.measures for label, one in judged.items() if one.measures}
+        return Decision(reduce(pc.and_, kept), scores, measures=measures, dropped_by=self._dropped_by(kept))
 
-    def judge(self, scores: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+    def _dropped_by(self, kept: Sequence[pa.Array]) -> pa.Array:
+        """The label of the first filter that drops each row; null if none does."""
+        count, text = len(kept[0]), pa.string()
+        labels = pa.nulls(count, text)
+        for step, keep in reversed([*zip(self._steps, kept, strict=True)]):
+            drops = pc.equal(keep, literal(False, pa.bool_())).fill_null(literal(False, pa.bool_()))
+            if drops.true_count:
+                labels = pc.if_else(drops, literal(step.label, text), labels)
+        return labels
+
+    def judge(
+        self, scores: Mapping[str, pa.Array], measures: Mapping[str, Measures] | None = None
+    ) -> dict[str, pa.Array]:
         found = {}
         for step in self._steps:
-            if step.label in scores and (verdict := self._verdict(step, scores[step.label])) is not None:
+            if measures and step.label in measures:
+                verdict = all_hold(self._rules(step), measures[step.label], len(scores[step.label]))
+                found[step.label] = pc.invert(verdict) if step.invert else verdict
+            elif step.label in scores and (verdict := self._verdict(step, scores[step.label])) is not None:
                 found[step.label] = self._kept(step, verdict)
         return found
+
+    def rules(self) -> dict[str, Sequence[Rule]]:
+        found = {step.label: self._rules(step) for step in self._steps}
+        return {label: rules for label, rules in found.items() if rules}
+
+    def filter_steps(self) -> Sequence[FilterStep]:
+        """The filters, in order."""
+        return self._steps
 
     @staticmethod
     def _kept(step: FilterStep, keep: pa.Array) -> pa.Array:
@@ -169,9 +254,13 @@ class FilteringStage(DecidingStage[B]):
 
     # -- what a subclass writes ------------------------------------------------------------------------
 
-    def _judge(self, step: FilterStep, batch: B) -> tuple[pa.Array, pa.Array]:
+    def _judge(self, step: FilterStep, batch: B) -> StepDecision:
         """The scores of a batch, and whether each row is kept."""
         raise NotImplementedError
+
+    def _rules(self, step: FilterStep) -> Sequence[Rule]:
+        """The rules by which a filter decides; none if it decides in another way."""
+        return ()
 
     def _verdict(self, step: FilterStep, scores: pa.Array) -> pa.Array | None:
         """Whether rows with these scores are kept; None if the score alone does not decide that."""

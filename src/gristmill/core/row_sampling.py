@@ -9,7 +9,7 @@ same position, such as the sentences of one document, are kept or dropped togeth
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
@@ -17,11 +17,11 @@ from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import POSITION
 from gristmill.core.batch import SOURCE_FILE, Batch
-from gristmill.core.deciding_stage import DecidingStage, Decision
+from gristmill.core.deciding_stage import DecidingStage, Decision, Measures, Rule
 from gristmill.core.task import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from gristmill.core.stage import Columns
 
@@ -46,6 +46,7 @@ class Sample(DecidingStage[Batch]):
     """
 
     takes_empty = True
+    limit_parameters: ClassVar[tuple[str, ...]] = ("fraction",)
 
     def __init__(self, fraction: float, seed: int = 0) -> None:
         super().__init__()
@@ -69,7 +70,12 @@ class Sample(DecidingStage[Batch]):
     def thresholds(self) -> dict[str, str]:
         return {LABEL: f"fraction={self.fraction!r}"}
 
-    def judge(self, scores: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+    def rules(self) -> dict[str, Sequence[Rule]]:
+        return {LABEL: (Rule("", high=self.fraction, high_name="fraction", strict=True),)}
+
+    def judge(
+        self, scores: Mapping[str, pa.Array], measures: Mapping[str, Measures] | None = None
+    ) -> dict[str, pa.Array]:
         """The verdict on numbers that were drawn before."""
         return {LABEL: pc.less(scores[LABEL], literal(float(self.fraction), pa.float64()))} if LABEL in scores else {}
 

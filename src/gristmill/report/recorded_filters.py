@@ -11,18 +11,19 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from gristmill.core.arrow.array_building import as_one_array
+from gristmill.core.arrow.array_building import as_one_array, literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.batch import scatter_to_rows
-from gristmill.core.deciding_stage import DecidingStage
+from gristmill.core.deciding_stage import DecidingStage, FilteringStage
 from gristmill.core.errors import InputError, did_you_mean, shorten
-from gristmill.core.records.value_identity import KIND
+from gristmill.core.records.value_identity import KIND, describe_value
 from gristmill.core.stage import ProcessingStage
+from gristmill.report.score_dependence import changed_labels, comparable_scores
 from gristmill.samples.filters import SampleFilter
 from gristmill.text.document_filter import DocumentFilter
 
@@ -51,28 +52,100 @@ class RecordedFilter:
     """What it decides depends on the rows that get there."""
     other_branches: Sequence[str] = ()
     """Rules on other branches: it never sees the rows that those drop."""
+    before: Any = None
+    """The stage as it was in the run, if its parameters are changed."""
+    stale: set[str] = field(default_factory=set)
+    """Labels that judge a column of scores that would be different."""
+    rules: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    """What is recorded of the rules of each label: name, limits and the column of their numbers."""
 
     @property
     def changed(self) -> bool:
         return bool(self.settings)
 
-    def verdicts(self, table: pa.Table) -> dict[str, pa.Array]:
-        """What each filter says to the scores of a table, by label; null where there is no score."""
-        there = {label: column for label, column in self.columns.items() if column in table.column_names}
-        if not there or not isinstance(self.stage, DecidingStage):
+    @property
+    def not_known(self) -> list[str]:
+        """The filters that cannot be judged with their new parameters by what was recorded."""
+        return [label for label, same in self.comparable.items() if not same]
+
+    @cached_property
+    def comparable(self) -> Mapping[str, bool]:
+        """By label, whether the recorded scores are those that the stage would give with its parameters."""
+        if not self.changed:
+            return {label: label not in self.stale for label in self.columns}
+        same = comparable_scores(self.before, self.stage)
+        return {label: same.get(label, False) and label not in self.stale for label in self.columns}
+
+    @cached_property
+    def changed_labels(self) -> set[str]:
+        """Of the filters whose parameters are changed."""
+        return changed_labels(self.before, self.stage) if self.changed else set()
+
+    def verdicts(self, table: pa.Table, then: pa.Array | None = None) -> dict[str, pa.Array]:
+        """What each filter says to the scores of a table, by label; null where that is not known, as without a score.
+        Labels that cannot be judged by numbers are left out. Of rows that the stage kept `then`, a score of null is
+        known too."""
+        if not isinstance(self.stage, DecidingStage):
             return {}
         found = {}
-        for label, column in there.items():
-            scores = as_one_array(table.column(column))
-            for name, keep in (self.stage.judge({label: scores.drop_null()}) or {}).items():
-                found[name] = scatter_to_rows(keep, pc.is_valid(scores))
+        for label in self.columns:
+            if not self.comparable.get(label):
+                continue
+            scores = _column(table, self.columns[label])
+            there = pc.is_valid(scores)
+            measures = self._measures(label, table, there)
+            if self.changed and not measures and any(rule.name for rule in self.stage.rules().get(label, ())):
+                continue  # of a run that did not record them
+            given = {label: measures} if measures else None
+            for name, keep in (self.stage.judge({label: scores.filter(there)}, given) or {}).items():
+                found[name] = scatter_to_rows(keep, there)
+                if then is not None and not measures and label in self.changed_labels:
+                    found[name] = self._with_null_scores(label, scores, then, found[name])
         return found
 
-    def verdict(self, table: pa.Table) -> pa.Array | None:
-        """What the stage as a whole says; None if that is not known from scores."""
-        found = self.verdicts(table)
-        known = [label for label, column in self.columns.items() if column in table.column_names]
-        return reduce(pc.and_kleene, found.values()) if found and set(known) == set(found) else None
+    def _with_null_scores(self, label: str, scores: pa.Array, then: pa.Array, found: pa.Array) -> pa.Array:
+        """What is found, with what the stage says to a score of null, for the rows that have it."""
+        null = pc.and_(then, pc.is_null(scores))
+        if not null.true_count:
+            return found
+        try:
+            judged = (self.stage.judge({label: scores.filter(null).slice(0, 1)}) or {}).get(label)
+        except Exception:  # noqa: BLE001  filters of users may not expect it of other parameters
+            judged = None
+        return found if judged is None else pc.if_else(null, judged[0], found)
+
+    def _measures(self, label: str, table: pa.Table, there: pa.Array) -> dict[str, pa.Array]:
+        """The numbers of the rules of a label, where those still are what they were measured by."""
+        told = {rule["rule"]: rule for rule in self.rules.get(label, ()) if rule["rule"]}
+        if not told:
+            return {}
+        now = {rule.name: describe_value(rule.measured_with) for rule in self.stage.rules().get(label, ())}
+        unknown = pa.nulls(there.true_count, pa.float64())
+        return {
+            name: _column(table, rule["column"]).filter(there)
+            if name in now and now[name] == rule["measured_with"]
+            else unknown
+            for name, rule in told.items()
+        }
+
+    def verdict(self, table: pa.Table, then: pa.Array | None = None) -> pa.Array:
+        """What the stage as a whole says; null where that is not known from scores. `then` tells which of the rows it
+        kept in the run: these pass its filters that are as they were, whether or not those can be judged."""
+        found = self.verdicts(table, then)
+        unknown = pa.nulls(table.num_rows, pa.bool_())
+        parts = []
+        for label in self.columns:
+            own = found.get(label, unknown)
+            if then is not None and label not in self.changed_labels | self.stale:
+                own = pc.if_else(pc.and_(then, pc.is_null(own)), literal(True, pa.bool_()), own)
+            parts.append(own)
+        return reduce(pc.and_kleene, parts) if parts else unknown
+
+
+def _column(table: pa.Table, name: str) -> pa.Array:
+    if name not in table.column_names:
+        return pa.nulls(table.num_rows, pa.float64())
+    return as_one_array(table.column(name))
 
 
 def recorded_filters(records: Records, settings: Settings | None = None) -> list[RecordedFilter]:
@@ -80,20 +153,49 @@ def recorded_filters(records: Records, settings: Settings | None = None) -> list
     if records.scores is None:
         return []
     maker = _FilterRebuilder(settings or {})
+    as_it_was = _FilterRebuilder({})
     rules = []
     for told in records.scores.stages:
         described = records.stages[told["stage"]] if told["stage"] < len(records.stages) else {}
         stage = maker.stage(described, told["name"])
         settings_of = maker.changed_stages.get(told["name"], ())
         columns, thresholds, branch = told["columns"], told["thresholds"], told.get("branch", "")
-        together = told.get("together", not columns)
         rules.append(
-            RecordedFilter(told["name"], told["stage"], columns, thresholds, stage, settings_of, branch, together)
+            RecordedFilter(
+                told["name"],
+                told["stage"],
+                columns,
+                thresholds,
+                stage,
+                settings_of,
+                branch,
+                needs_all_rows=told.get("together", not columns),
+                before=as_it_was.stage(described, told["name"]) if settings_of else None,
+                rules=told.get("rules", {}),
+            )
         )
     maker.check(rules)
+    _mark_stale_scores(rules, records.stages)
     for rule in rules:
         rule.other_branches = [other.name for other in rules if _on_other_branches(rule.branch, other.branch)]
     return rules
+
+
+def _mark_stale_scores(rules: Sequence[RecordedFilter], described: Sequence[Any]) -> None:
+    """Find the filters that judge the scores of one whose scores would be different."""
+    columns: set[str | None] = set()
+    for rule in rules:
+        steps = rule.stage.filter_steps() if isinstance(rule.stage, FilteringStage) else ()
+        rule.stale = {step.label for step in steps if step.field in columns}
+        if not steps and columns and any(_mentions(described[rule.number], column) for column in columns):
+            rule.stale = {*rule.columns}
+        columns |= {step.score_field for step in steps if step.label in rule.not_known} - {None}
+
+
+def _mentions(described: Any, value: Any) -> bool:
+    """Whether a stage that could not be made again has a value among its parameters."""
+    parts = described.values() if isinstance(described, dict) else described if isinstance(described, list) else ()
+    return bool(described == value) or any(_mentions(part, value) for part in parts)
 
 
 def _on_other_branches(branch: str, other: str) -> bool:

@@ -66,6 +66,10 @@ class WhatIf:
     gained: list[dict[str, Any]] = field(default_factory=list)
     lost: list[dict[str, Any]] = field(default_factory=list)
     """Some of the rows that would be kept, and that would be dropped, each with file, position, scores and row."""
+    rules: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Of filters of several rules that are changed: rows for which each rule is the first that they break."""
+    exact: bool = True
+    """Whether a run would keep just the rows that are counted in `after`. False: part of that is not known."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -83,6 +87,7 @@ def whatif(
     for table in records.scores.pieces():
         count.add(table)
     count.close(records)
+    found.exact = not found.unknown.rows and not (count.differs and _decide_by_all_rows(rules))
     found.notes += _notes(rules, found)
     return found
 
@@ -117,12 +122,14 @@ def with_stages_without_scores(
 
 
 def _notes(rules: Sequence[RecordedFilter], found: WhatIf) -> list[str]:
-    notes = []
+    notes = [
+        f"not known: {label} would give other scores with this setting. Run the pipeline again to find out"
+        for rule in rules
+        for label in rule.not_known
+    ]
     if found.unknown.rows:
-        notes.append(
-            f"up to {found.unknown.rows:,} more rows may be kept: an earlier stage dropped them, so later stages have "
-            "not scored them"
-        )
+        why = "" if notes else ": an earlier stage dropped them, so later stages have not scored them"
+        notes.append(f"up to {found.unknown.rows:,} more rows may be kept{why}")
     for setting in found.settings:
         several = [rule.name for rule in rules if setting in rule.settings]
         if len(several) > 1:
@@ -131,11 +138,18 @@ def _notes(rules: Sequence[RecordedFilter], found: WhatIf) -> list[str]:
                 f"{setting} changes {len(several)} filters: {shorten(several, 6)}. For one of them write its name, or "
                 f"{name}#2.{parameter} for the second"
             )
-    first = min((rule.number for rule in rules if rule.changed), default=0)
-    later = [rule.name for rule in rules if rule.number > first and rule.needs_all_rows]
-    if later:
-        notes.append(f"the result of {', '.join(later)} depends on which rows reach it; the run's decisions were used")
+    if later := _decide_by_all_rows(rules):
+        notes.append(
+            f"not known: what {', '.join(later)} would drop, which depends on the rows that reach it. The run's "
+            "decisions were used"
+        )
     return notes
+
+
+def _decide_by_all_rows(rules: Sequence[RecordedFilter]) -> list[str]:
+    """The stages after the first change whose decisions depend on which rows reach them."""
+    first = min((rule.number for rule in rules if rule.changed), default=0)
+    return [rule.name for rule in rules if rule.number > first and rule.needs_all_rows]
 
 
 class _WhatIfCounter:
@@ -150,6 +164,8 @@ class _WhatIfCounter:
         samples: int,
     ) -> None:
         self.found, self.rules, self.order, self.quarantined, self.samples = found, rules, order, aside, samples
+        self.differs = False
+        """Whether other rows leave a filter than did."""
         self._before: Counter[str] = Counter()
         self._after: Counter[str] = Counter()
         self._groups: dict[str, tuple[Counter[str], Counter[str]]] = {}
@@ -173,6 +189,7 @@ class _WhatIfCounter:
         self.found.before.add(table, kept)
         self.found.after.add(table, now)
         self.found.unknown.add(table, pc.and_(pc.invert(dropped), pc.invert(known)))
+        self.differs |= pc.not_equal(now, kept).true_count > 0
         self._count_stages(was, verdicts, aside)
         self._count_groups(table, kept, now)
         self._pick("gained", table, pc.and_(now, pc.invert(kept)))
@@ -222,18 +239,18 @@ class _WhatIfCounter:
 
 def stage_verdict(rule: RecordedFilter, table: pa.Table, was: pa.Array, order: Mapping[str, int]) -> pa.Array:
     """Whether a stage keeps each row: as it did, if it has the same parameters as then and the row got there; else as
-    its scores say; null if there are none. Rows of other branches pass it by."""
-    by_score = rule.verdict(table)
+    its scores say; null where that is not known. Rows of other branches pass it by."""
     names = [name for name in pc.unique(was).to_pylist() if name is not None]
     before = [name for name in names if order.get(name, -1) < rule.number]
     gone = pc.is_in(was, value_set=make_array(before, pa.string())) if before else pa.repeat(_FALSE, len(was))
     then = pc.invert(pc.equal(was, literal(rule.name, pa.string())).fill_null(_FALSE))
-    unseen = by_score if by_score is not None else pa.nulls(len(was), pa.bool_())
+    unseen = rule.verdict(table)
+    if rule.branch:  # which branch a row would take that was dropped before is not known
+        unseen = pc.if_else(unseen.fill_null(_FALSE), unseen, literal(None, pa.bool_()))
     if rule.other_branches:
         passing = pc.is_in(was, value_set=make_array([*rule.other_branches], pa.string()))
         unseen = pc.if_else(passing, literal(True, pa.bool_()), unseen)
-    seen = pc.coalesce(by_score, then) if rule.changed and by_score is not None else then
-    return pc.if_else(gone, unseen, seen)
+    return pc.if_else(gone, unseen, rule.verdict(table, then) if rule.changed or rule.stale else then)
 
 
 def _counted(values: pa.Array) -> dict[str, int]:

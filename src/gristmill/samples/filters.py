@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
+from gristmill.core.deciding_stage import Rule, rule_of_bounds
 
 SIZE = "size"
 """A value of `looks_at`: the number of encoded bytes. Every modality has it."""
@@ -51,6 +52,10 @@ class SampleFilter(ABC):
         kept = [score is not None and bool(self.keep_score(score)) for score in scores.to_pylist()]
         return make_array(kept, pa.bool_())
 
+    def deciding_rules(self) -> Sequence[Rule]:
+        """The rules by which samples are kept; none if that is decided in another way."""
+        return ()
+
     def threshold(self) -> str:
         """The parameters that scores are compared with, as shown beside rejected rows."""
         parameters = {key: value for key, value in vars(self).items() if value is not None and not key.startswith("_")}
@@ -67,6 +72,11 @@ class RangeFilter(SampleFilter):
     @abstractmethod
     def bounds(self) -> tuple[float | None, float | None]:
         """The smallest and the largest score that is kept; None for no bound."""
+
+    def deciding_rules(self) -> Sequence[Rule]:
+        own = type(self)
+        by_bounds = (own.keep_score, own.keep_batch) == (RangeFilter.keep_score, SampleFilter.keep_batch)
+        return (rule_of_bounds(self, *self.bounds()),) if by_bounds else ()
 
     def keep_score(self, score: Any) -> bool:
         low, high = self.bounds()

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.arrow.array_building import as_one_array, make_array
-from gristmill.core.deciding_stage import DecidingStage, Decision
+from gristmill.core.deciding_stage import DecidingStage, Decision, Measures, Rule
 from gristmill.core.errors import ContractError, InputError
 from gristmill.core.resources import Resources
 from gristmill.core.stage import ProcessingStage
@@ -168,6 +168,7 @@ class ModelScoreStage(DecidingStage[In], SampleModelStage[In, In]):
     score_field: str
     score_threshold: float | None
     embedding_field: str
+    limit_parameters: ClassVar[tuple[str, ...]] = ("score_threshold",)
     rule: ClassVar[str] = "min_score"
     """How the threshold is named beside rejected rows: "min_score" is the least score that is kept, "below" the first
     that is not."""
@@ -198,7 +199,15 @@ class ModelScoreStage(DecidingStage[In], SampleModelStage[In, In]):
     def apply(self, batch: In, decision: Decision) -> In:
         return batch.with_column(self.score_field, decision.scores[self.score_field]).keep(decision.keep)
 
-    def judge(self, scores: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+    def rules(self) -> dict[str, Sequence[Rule]]:
+        bound, at_least = self.score_threshold, self.rule == "min_score"
+        if at_least:
+            return {self.score_field: (Rule("", low=bound, low_name=self.rule),)}
+        return {self.score_field: (Rule("", high=bound, high_name=self.rule, strict=True),)}
+
+    def judge(
+        self, scores: Mapping[str, pa.Array], measures: Mapping[str, Measures] | None = None
+    ) -> dict[str, pa.Array]:
         """The decisions on scores of an earlier run."""
         return {label: self._kept(column) for label, column in scores.items() if label == self.score_field}
 

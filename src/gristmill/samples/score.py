@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import as_one_array, make_array
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.core.deciding_stage import FilteringStage, FilterStep
+from gristmill.core.deciding_stage import FilteringStage, FilterStep, Rule, StepDecision
 from gristmill.core.errors import shorten
 from gristmill.core.stage import Columns, ProcessingStage
 from gristmill.core.stage_roles import ScoringRole
@@ -124,9 +124,13 @@ class SampleScoreFilter(ScoresSamples, FilteringStage[S]):
     def outputs(self) -> tuple[list[str], Columns]:
         return ["data"], [step.score_field for step in self._steps if step.score_field is not None]
 
-    def _judge(self, step: FilterStep, batch: S) -> tuple[pa.Array, pa.Array]:
+    def _judge(self, step: FilterStep, batch: S) -> StepDecision:
         scores = self.score_column(step.tool, batch)
-        return scores, step.tool.keep_batch(scores)
+        return StepDecision(scores, step.tool.keep_batch(scores))
+
+    def _rules(self, step: FilterStep) -> Sequence[Rule]:
+        rules: Sequence[Rule] = step.tool.deciding_rules()
+        return rules
 
     def _verdict(self, step: FilterStep, scores: pa.Array) -> pa.Array | None:
         verdicts: pa.Array = step.tool.keep_batch(scores)

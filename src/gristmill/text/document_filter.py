@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import to_array
+from gristmill.core.deciding_stage import Rule, rule_of_bounds
 from gristmill.core.errors import ContractError
 from gristmill.text.statistics import column_statistics, reference
 from gristmill.text.statistics.word_segmentation import (
@@ -120,6 +121,10 @@ class DocumentFilter(ABC):
         numbers = {key: value for key, value in vars(self).items() if isinstance(value, int | float)}
         return ", ".join(f"{key}={value!r}" for key, value in numbers.items() if not key.startswith("_"))
 
+    def deciding_rules(self) -> Sequence[Rule]:
+        """The rules by which documents are kept; none if that is decided in another way."""
+        return ()
+
     def check(self) -> None:  # noqa: B027  (optional)
         """Raise if the filter cannot work, for example because a library is missing. Called by the planner."""
 
@@ -142,6 +147,11 @@ class BoundedFilter(DocumentFilter):
     @abstractmethod
     def bounds(self) -> tuple[float | None, float | None]:
         """The smallest and the largest score to keep; None where there is no limit."""
+
+    def deciding_rules(self) -> Sequence[Rule]:
+        own = type(self)
+        by_bounds = (own.keep_document, own.keep_rows) == (BoundedFilter.keep_document, DocumentFilter.keep_rows)
+        return (rule_of_bounds(self, *self.bounds()),) if by_bounds else ()
 
     def keep_document(self, score: float) -> bool:
         low, high = self.bounds()

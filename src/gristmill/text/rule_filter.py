@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.core.deciding_stage import Rule
+from gristmill.core.deciding_stage import Measures, Rule
 from gristmill.text.document_filter import BoundedFilter, DocumentFilter
 from gristmill.text.statistics import column_statistics, reference
 from gristmill.text.statistics.word_segmentation import is_written_without_spaces
@@ -28,9 +28,6 @@ from gristmill.text.text_columns import as_array
 
 if TYPE_CHECKING:
     from gristmill.text.text_columns import Texts
-
-Measures = Mapping[str, pa.Array]
-"""One column of numbers for each rule, by its name."""
 
 _DECIDES = ("score_document", "score_batch", "keep_document", "keep_batch", "keep_rows")
 
@@ -80,6 +77,9 @@ class RuleFilter(DocumentFilter):
             if rule.is_on:
                 score = pc.if_else(rule.holds(measures[rule.name]), score, literal(rule.name, pa.string()))
         return score
+
+    def deciding_rules(self) -> Sequence[Rule]:
+        return self.rules() if self.decides_by_rules else ()
 
     def score_document(self, text: str) -> Any:
         numbers = self.measure(text)
@@ -153,6 +153,9 @@ class NumberedRuleFilter(RuleFilter, BoundedFilter):
     @abstractmethod
     def score_measures(self, measures: Measures) -> pa.Array:
         """The scores of documents with these numbers: within `bounds` if they break no rule."""
+
+    def deciding_rules(self) -> Sequence[Rule]:
+        return RuleFilter.deciding_rules(self)
 
     def keep_document(self, score: Any) -> bool:
         return BoundedFilter.keep_document(self, score)

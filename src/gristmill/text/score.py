@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.table_conversion import table_to_rows
-from gristmill.core.deciding_stage import FilteringStage, FilterStep
+from gristmill.core.deciding_stage import FilteringStage, FilterStep, Measures, Rule, StepDecision
 from gristmill.core.errors import ContractError, shorten
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.stage_roles import ReportingRole, ScoringRole
@@ -28,6 +28,7 @@ from gristmill.samples.batch import DocumentBatch
 from gristmill.text import english_only
 from gristmill.text.document_filter import DocumentFilter, annotated_score_type, score_array, values_to_score
 from gristmill.text.document_modifier import DocumentModifier, modified_array
+from gristmill.text.rule_filter import RuleFilter
 from gristmill.text.statistics import column_statistics
 from gristmill.text.text_columns import (
     any_column,
@@ -99,6 +100,9 @@ class _DroppingStage(FilteringStage[DocumentBatch], _TextStage):
             return None
         return check_one_value_per_row(f"{step.tool.name}.keep_batch", step.tool.keep_batch(scores), len(scores))
 
+    def _rules(self, step: FilterStep) -> Sequence[Rule]:
+        return step.tool.deciding_rules() if isinstance(step.tool, DocumentFilter) else ()
+
     def _threshold(self, step: FilterStep) -> str | None:
         threshold = type(step.tool).threshold if isinstance(step.tool, DocumentFilter) else None
         return threshold(step.tool) if callable(threshold) else None  # a filter may have a number of that name
@@ -159,10 +163,15 @@ class ScoreFilter(_DroppingStage, ReportingRole):
         if is_for_english and (others := english_only.count_not_english(self, batch, step.field)):
             self.count(english_only.NOT_ENGLISH_COUNTER, others)
 
-    def _judge(self, step: FilterStep, batch: DocumentBatch) -> tuple[pa.Array, pa.Array]:
+    def _judge(self, step: FilterStep, batch: DocumentBatch) -> StepDecision:
         assert isinstance(step.tool, DocumentFilter)
-        scores = score_text_column(self, step.tool, batch, step.field)
-        return scores, filter_verdicts(step.tool, scores, batch)
+        tool, measures = step.tool, None
+        if isinstance(tool, RuleFilter) and tool.decides_by_rules:
+            measures = measure_text_column(self, tool, batch, step.field)
+            scores = as_array(tool.score_measures(measures))
+        else:
+            scores = score_text_column(self, tool, batch, step.field)
+        return StepDecision(scores, filter_verdicts(tool, scores, batch), measures)
 
 
 class Filter(_DroppingStage):
@@ -172,6 +181,7 @@ class Filter(_DroppingStage):
     """
 
     takes_empty = True
+    scores_are_given: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -197,11 +207,15 @@ class Filter(_DroppingStage):
     def outputs(self) -> tuple[list[str], Columns]:
         return ["data"], []
 
-    def _judge(self, step: FilterStep, batch: DocumentBatch) -> tuple[pa.Array, pa.Array]:
+    def _judge(self, step: FilterStep, batch: DocumentBatch) -> StepDecision:
         column = batch_column(self, batch, step.field)
         if isinstance(step.tool, DocumentFilter):
-            return column, filter_verdicts(step.tool, column, batch)
-        return column, make_array([bool(step.tool(value)) for value in python_values(column)], pa.bool_())
+            return StepDecision(column, filter_verdicts(step.tool, column, batch))
+        return StepDecision(column, make_array([bool(step.tool(value)) for value in python_values(column)], pa.bool_()))
+
+    def _rules(self, step: FilterStep) -> Sequence[Rule]:
+        rules = super()._rules(step)
+        return rules if len(rules) == 1 and not rules[0].name else ()  # the column holds scores, and no measures
 
 
 class Score(_TextStage, ScoringRole):
@@ -370,6 +384,15 @@ def score_text_column(
         return check_one_value_per_row(f"{tool.name}.score_counts", scores, batch.num_items)
     values = (batch_texts if needed_type(tool) == "string" else batch_values)(stage, batch, field)
     return check_one_value_per_row(f"{tool.name}.score_batch", tool.score_batch(values), len(values))
+
+
+def measure_text_column(
+    stage: ProcessingStage[Any, Any], tool: RuleFilter, batch: DocumentBatch, field: str
+) -> Measures:
+    """The measures of a text column: from statistics that filters share, or from the text itself."""
+    if (names := tool.statistics()) and not tool.unspaced:
+        return tool.measure_counts(batch_statistics(stage, batch, field, names))
+    return tool.measure_batch(batch_texts(stage, batch, field))
 
 
 def filter_verdicts(tool: DocumentFilter, scores: pa.Array, batch: DocumentBatch) -> pa.Array:

@@ -1,4 +1,4 @@
-"""Record the rows that stages drop, each with the stage, its score and its threshold.
+"""Record the rows that stages drop, each with the stage, the rule that it breaks, its number and the limit.
 
 A worker compares a stage's input with its output and writes the difference as a fragment. The fragments of a source are
 committed together when the source is done, like output (`io/write/side_outputs.py`), ordered by stage and then by input
@@ -19,8 +19,9 @@ from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import POSITION, VERDICT
 from gristmill.core.batch import SOURCE_FILE, Batch
-from gristmill.core.deciding_stage import DecidingStage, Decision
+from gristmill.core.deciding_stage import Decision
 from gristmill.core.fast_dataclass import fast_dataclass
+from gristmill.core.records.drop_reasons import drop_reasons
 from gristmill.core.task import Task, WrittenFiles
 
 if TYPE_CHECKING:
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
 REJECTED_POSITION = -1
 """Marks an output as rejected rows, where other outputs have the position of their next stage."""
 
-STAGE, FILTER, SCORE, THRESHOLD = "rejected_by", "rejected_filter", "rejected_score", "rejected_threshold"
+STAGE, FILTER, RULE = "rejected_by", "rejected_filter", "rejected_rule"
+SCORE, LIMIT, THRESHOLD = "rejected_score", "rejected_limit", "rejected_threshold"
 FILE, PLACE = "rejected_file", "rejected_position"
+_PARTS = ((FILTER, "filter"), (RULE, "rule"), (SCORE, "score"), (LIMIT, "limit"), (THRESHOLD, "threshold"))
 
 
 def rejected_column_name(name: str) -> str:
@@ -127,47 +130,27 @@ def materialise_answer(answer: Answer[Any]) -> Answer[Any]:
 
 
 def _explained(stage: Any, task: Batch, decision: Decision) -> pa.Table | None:
-    """The dropped rows, each with the filter that dropped it, which is the last one with a score for it."""
+    """The dropped rows, each with what dropped it."""
     dropped = pc.invert(decision.keep)
     if decision.aside is not None:
         dropped = pc.and_not(dropped, decision.aside)
     if not pc.any(dropped).as_py():
         return None
-    thresholds = stage.thresholds() if isinstance(stage, DecidingStage) else {}
-    count = task.num_items
-    label = threshold = pa.nulls(count, pa.string())
-    score = pa.nulls(count, pa.float64())
-    for name, scores in decision.scores.items():
-        scored = pc.is_valid(scores)
-        label = pc.if_else(scored, literal(name, pa.string()), label)
-        threshold = pc.if_else(scored, literal(thresholds.get(name), pa.string()), threshold)
-        score = pc.if_else(scored, _numbers(scores), score)
-    return _named(task.keep(dropped), stage.name, *(column.filter(dropped) for column in (label, score, threshold)))
+    reasons = drop_reasons(stage, decision)
+    columns = {name: getattr(reasons, part).filter(dropped) for name, part in _PARTS}
+    return _named(task.keep(dropped), stage.name, columns)
 
 
-def _numbers(scores: pa.Array) -> pa.Array:
-    kind = scores.type
-    if pa.types.is_boolean(kind):
-        scores, kind = scores.cast(pa.int8()), pa.int8()
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        return scores.cast(pa.float64(), safe=False)
-    return pa.nulls(len(scores), pa.float64())
-
-
-def _named(
-    rows: Batch, stage: str, label: pa.Array = None, score: pa.Array = None, threshold: pa.Array = None
-) -> pa.Table:
+def _named(rows: Batch, stage: str, reasons: Mapping[str, pa.Array] | None = None) -> pa.Table:
     """The rows with the columns that say where they came from and what dropped them."""
     count = rows.num_items
     table = rows.data
     verdict_columns = [name for name in table.column_names if name.startswith(VERDICT) and name != VERDICT]
-    no_text = pa.nulls(count, pa.string())
+    unknown = {name: pa.nulls(count, pa.float64() if name in (SCORE, LIMIT) else pa.string()) for name, _ in _PARTS}
     added = {
         **{rejected_column_name(name): table.column(name) for name in verdict_columns},
         STAGE: pa.repeat(literal(stage, pa.string()), count),
-        FILTER: no_text if label is None else label,
-        SCORE: pa.nulls(count, pa.float64()) if score is None else score,
-        THRESHOLD: no_text if threshold is None else threshold,
+        **(reasons or unknown),
         FILE: pa.repeat(literal(rows.metadata.get(SOURCE_FILE), pa.string()), count),
         PLACE: table.column(POSITION) if POSITION in table.column_names else pa.nulls(count, pa.int64()),
     }

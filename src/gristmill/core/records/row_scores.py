@@ -11,7 +11,7 @@ the text was changed, before an exchange, or by another worker.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import InitVar, field, replace
 from typing import TYPE_CHECKING, Any
@@ -22,8 +22,9 @@ from gristmill.core.arrow.array_building import as_one_array, literal, make_arra
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import POSITION, column_values, is_json, is_text
 from gristmill.core.batch import SOURCE_FILE, Batch, all_stored_rows, column_cache, scatter_to_rows, stored_rows
-from gristmill.core.deciding_stage import DecidingStage, Decision, FilteringStage
+from gristmill.core.deciding_stage import DecidingStage, Decision, FilteringStage, Measures, Rule
 from gristmill.core.fast_dataclass import fast_dataclass
+from gristmill.core.records.value_identity import describe_value
 from gristmill.core.stage_roles import ScoringRole
 from gristmill.core.task import Task
 
@@ -55,18 +56,52 @@ def score_column_name(stage: str, label: str, name: str) -> str:
     return f"{column} score" if column in FACTS else column
 
 
+def measure_column_name(column: str, rule: str) -> str:
+    """The column for what a filter of several rules has measured for one of them; `column` is that of its scores."""
+    return f"{column}/{rule}"
+
+
 def score_columns(stages: Sequence[ProcessingStage[Any, Any]]) -> list[dict[str, Any]]:
     """Describe each stage that scores rows: the columns and, where declared, the thresholds of its filters."""
     described = []
     for number, (stage, name) in enumerate(zip(stages, unique_names(one.name for one in stages), strict=True)):
         deciding = stage if isinstance(stage, DecidingStage) else None
         thresholds = deciding.thresholds() if deciding else {}
-        columns = {label: score_column_name(name, label, stage.name) for label in (*thresholds, *_recorded(stage))}
+        columns = {label: score_column_name(name, label, stage.name) for label in (*thresholds, *_labels(stage))}
         if columns or deciding:
             more: dict[str, Any] = {"branch": stage._planned.branch} if stage._planned.branch else {}
             more |= {"together": True} if deciding and deciding.depends_on_other_rows else {}
+            rules = deciding.rules() if deciding else {}
+            more |= {"rules": _described_rules(columns, rules)} if rules else {}
             described.append({"stage": number, "name": name, "columns": columns, "thresholds": thresholds, **more})
     return described
+
+
+def _described_rules(
+    columns: Mapping[str, str], rules: Mapping[str, Sequence[Rule]]
+) -> dict[str, list[dict[str, Any]]]:
+    """What is told of the rules of each filter, with the column of each one's numbers."""
+    return {
+        label: [
+            {
+                "rule": rule.name,
+                "column": measure_column_name(columns[label], rule.name) if rule.name else columns[label],
+                "low": rule.low,
+                "high": rule.high,
+                "low_name": rule.low_name,
+                "high_name": rule.high_name,
+                "measured_with": describe_value(rule.measured_with),
+            }
+            for rule in several
+        ]
+        for label, several in rules.items()
+        if label in columns
+    }
+
+
+def _labels(stage: Any) -> list[str]:
+    """What a stage records without saying what it is compared with."""
+    return [step.label for step in stage.filter_steps()] if isinstance(stage, FilteringStage) else _recorded(stage)
 
 
 def _recorded(stage: Any) -> list[str]:
@@ -135,11 +170,16 @@ class ScoreRecorder:
         except Exception:  # noqa: BLE001  it may have failed on a dropped row, which must not fail the run
             return None
         rows = stored_rows(batch)[1]
-        sheet.add_scores(everything, self._columns(position, stage, decision.scores))
+        sheet.add_scores(everything, self._columns(position, stage, decision.scores, decision.measures))
         if rows is None:
             return decision
         scores = {name: column.filter(rows) for name, column in decision.scores.items()}
-        return Decision(decision.keep.filter(rows), scores)
+        measures: dict[str, Measures] = {
+            label: {name: column.filter(rows) for name, column in numbers.items()}
+            for label, numbers in decision.measures.items()
+        }
+        by = None if decision.dropped_by is None else decision.dropped_by.filter(rows)
+        return Decision(decision.keep.filter(rows), scores, measures=measures, dropped_by=by)
 
     def add_scores(
         self, position: int, stage: Any, task: Task[Any], answer: Answer[Any], decision: Decision | None
@@ -174,8 +214,13 @@ class ScoreRecorder:
         if gone.true_count:
             self._sheet(position, task).mark_dropped(task, gone, self.names[position])
 
-    def _columns(self, position: int, stage: Any, scores: dict[str, Any]) -> dict[str, pa.Array]:
-        named = {score_column_name(self.names[position], label, stage.name): column for label, column in scores.items()}
+    def _columns(
+        self, position: int, stage: Any, scores: Mapping[str, Any], measures: Mapping[str, Measures] | None = None
+    ) -> dict[str, pa.Array]:
+        columns = {label: score_column_name(self.names[position], label, stage.name) for label in scores}
+        named = {columns[label]: column for label, column in scores.items()}
+        for label, numbers in (measures or {}).items():
+            named |= {measure_column_name(columns[label], rule): column for rule, column in numbers.items()}
         return {name: as_one_array(column) for name, column in named.items() if not pa.types.is_null(column.type)}
 
 

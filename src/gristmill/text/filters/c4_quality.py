@@ -10,11 +10,11 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.native_kernels import kernels
-from gristmill.core.deciding_stage import Rule
+from gristmill.core.deciding_stage import Measures, Rule
 from gristmill.text.argument_checks import check_count
 from gristmill.text.document_filter import BoundedFilter
 from gristmill.text.modifiers.line_cleaners import C4_POLICY_PHRASES, JAVASCRIPT, LINE_END_MARKS, LineCleaner
-from gristmill.text.rule_filter import Measures, NumberedRuleFilter
+from gristmill.text.rule_filter import NumberedRuleFilter
 from gristmill.text.statistics.lexemes import count_sentences
 from gristmill.text.statistics.reference import LOREM_IPSUM
 from gristmill.text.text_columns import as_array

@@ -16,7 +16,13 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.text.argument_checks import check_bounds, check_language, check_ratio
-from gristmill.text.document_filter import BoundedFilter, DocumentFilter, StatisticFilter, safe_ratio
+from gristmill.text.document_filter import (
+    BoundedFilter,
+    StatisticFilter,
+    safe_ratio,
+    score_array,
+    values_to_score,
+)
 from gristmill.text.statistics.reference import SCORED_URL
 
 if TYPE_CHECKING:
@@ -137,8 +143,9 @@ class _UrlFilter(StatisticFilter):
         return self.score_counts({"url_chars": sum(map(len, urls)), "chars": len(text), "porn_urls": porn_urls})
 
     def score_batch(self, texts: Texts) -> pa.Array:
-        base = StatisticFilter if self.url_regex is None else DocumentFilter
-        return base.score_batch(self, texts)
+        if self.url_regex is None:
+            return super().score_batch(texts)
+        return score_array([self.score_document(text) for text in values_to_score(texts)], self.score_type)
 
 
 class UrlsFilter(_UrlFilter):

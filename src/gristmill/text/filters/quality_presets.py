@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.core.deciding_stage import Rule
+from gristmill.core.deciding_stage import Measures, Rule
 from gristmill.text.argument_checks import check_count, check_not_negative, check_ratio
 from gristmill.text.document_filter import safe_ratio
-from gristmill.text.rule_filter import LexemeRuleFilter, Measures, StatisticRuleFilter
+from gristmill.text.rule_filter import LexemeRuleFilter, StatisticRuleFilter
 from gristmill.text.statistics import column_statistics, reference
 from gristmill.text.statistics.lexemes import found_lexemes
 from gristmill.text.statistics.reference import LONGEST_SHORT_LINE, MAX_NGRAM_WORDS
@@ -200,9 +200,12 @@ class GopherRepetitionFilter(StatisticRuleFilter):
     def rules(self) -> Sequence[Rule]:
         return [
             *(_at_most(name, parameter, getattr(self, parameter)) for name, parameter, *_ in _REPETITION_RULES),
-            *(_at_most(f"top_{n}_gram", f"top_n_grams[{n}]", top) for n, top in self._ngram_limits(self.top_n_grams)),
             *(
-                _at_most(f"duplicate_{n}_gram", f"dup_n_grams[{n}]", share)
+                _at_most(f"top_{n}_gram", f"top_n_grams[{n}]", share, {"top_n_grams": n})
+                for n, share in self._ngram_limits(self.top_n_grams)
+            ),
+            *(
+                _at_most(f"duplicate_{n}_gram", f"dup_n_grams[{n}]", share, {"dup_n_grams": n})
                 for n, share in self._ngram_limits(self.dup_n_grams)
             ),
         ]
@@ -260,7 +263,7 @@ class FineWebQualityFilter(LexemeRuleFilter):
     def rules(self) -> Sequence[Rule]:
         short = {"short_line_length": self.short_line_length}
         return (
-            Rule("empty", low=1, low_name="lines", kind=pa.int64()),
+            Rule("empty", low=1, kind=pa.int64()),
             Rule(
                 "line_punctuation",
                 low=self.line_punct_thr,

@@ -80,12 +80,12 @@ class UrlBlocklistFilter(RuleFilter):
     def rules(self) -> Sequence[Rule]:
         def rule(name: str, entries: EntriesOrFile) -> Rule:
             listed = entries if isinstance(entries, str | os.PathLike) else sorted(entries)
-            return Rule(name, high=0, high_name=name, measured_with=listed, kind=pa.int64())
+            return Rule(name, high=0, measured_with={name: listed}, kind=pa.int64())
 
         soft = replace(rule("soft_words", self.soft_words), high=self.soft_word_threshold - 1)
         return (
             *(rule("domains", self.domains), rule("urls", self.urls), rule("words", self.words)),
-            replace(soft, high_name="soft_word_threshold"),
+            replace(soft, high_name=f"soft_word_threshold={self.soft_word_threshold}"),
             rule("subwords", self.subwords),
         )
 

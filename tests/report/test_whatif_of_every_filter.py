@@ -1,0 +1,233 @@
+"""What-if equals a rerun, or says that it does not know: for every filter of the catalogue and every parameter."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import random
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gristmill import LocalExecutor, Pipeline
+from gristmill.core.errors import GristmillError
+from gristmill.core.records.value_identity import describe_value
+from gristmill.core.stage import WorkerMetadata
+from gristmill.image import ImageDirectoryReader, ImageScoreFilter
+from gristmill.recipes.stage_catalogue import catalogue
+from gristmill.report.run_records import Records
+from gristmill.report.whatif import whatif
+from gristmill.text import JsonlReader, ScoreFilter
+from tests.image.photo_fixtures import FOLDER, blurred, letterboxed, noise, photo, saved, tiled
+
+FILTERS = {name: entry.cls for name, entry in sorted(catalogue().items()) if entry.kind == "filter"}
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "C4BadWordsFilter": {"words": ["grist", "stone"]},
+    "FlaggedWordsFilter": {"words": ["grist", "stone"]},
+    "GeneralCommentToCodeFilter": {"language": "text/x-python"},
+    "PerExtensionFilter": {"lang": "python", "extension": "py"},
+    "RegexFilter": {"pattern": "mill", "min_matches": 1, "max_matches": 9},
+    "SubstringFilter": {"substring": "The", "position": "prefix"},
+    "UrlBlocklistFilter": {"words": ["stone", "wheel"], "soft_words": ["mill", "grist"], "subwords": ["xx"]},
+}
+"""Of filters that need some. Those that are not here and need some read models or functions."""
+
+NEED_FILES = {
+    "FastTextLangId",
+    "FastTextQualityFilter",
+    "LambdaFilter",
+    "TokenCountFilter",
+    "TokenizerFertilityFilter",
+    "UnigramLogProbFilter",
+}
+VALUES = (
+    *(0, 1, 2, 4, 9, 30, 200, 5000, -1.0, 0.02, 0.1, 0.31, 0.5, 0.9, 1.0, 1.5, 6.0, True, False, None),
+    *("ja", "suffix", "stone", "text/x-java", "cpp", "strict", "EMAIL_ADDRESS", "png", "\n\n"),
+    *(["the", "mill"], ["png"], ["EMAIL_ADDRESS"], {"2": 0.05, "3": 0.5}, {"5": 0.5}, {"2": 0.5}),
+)
+URLS = [f"http://a.com/{path}" for path in ("", "stone", "mill-grist", "mill", "axxb", "stone-mill-grist-axxb", "the")]
+MOST_VALUES = 4
+PHOTO = sorted(FOLDER.glob("*.jpg"))[0].stem
+
+NOT_KNOWN: dict[str, list[str]] = {
+    "C4BadWordsFilter": ["keep_fraction", "lang", "seed", "words"],
+    "C4ParagraphFilter": ["line_delimiter", "min_paragraph_len"],
+    "C4QualityFilter": [
+        "filter_javascript",
+        "filter_no_terminal_punct",
+        "filter_policy",
+        "max_word_length",
+        "min_words_per_line",
+        "remove_citations",
+    ],
+    "CommonEnglishWordsFilter": ["min_num_common_words", "stop_at_false"],
+    "FineWebQualityFilter": ["short_line_length"],
+    "FlaggedWordsFilter": ["lang", "words"],
+    "GeneralCommentToCodeFilter": ["language"],
+    "GopherQualityFilter": ["language", "stop_words"],
+    "GopherRepetitionFilter": ["dup_n_grams", "top_n_grams"],
+    "HTMLBoilerplateFilter": ["min_lang_content_num_chars"],
+    "HistogramFilter": ["cache_dir", "lang", "threshold_char"],
+    "LongWordFilter": ["lang"],
+    "MeanWordLengthFilter": ["lang"],
+    "PiiFilter": ["private_ips"],
+    "RegexFilter": ["pattern"],
+    "RepeatingDuplicateNGramsFilter": ["lang", "n"],
+    "RepeatingTopNGramsFilter": ["lang", "n"],
+    "StopWordRatioFilter": ["lang"],
+    "SubstringFilter": ["position", "substring"],
+    "SymbolsToWordsFilter": ["lang"],
+    "UrlBlocklistFilter": ["domains", "soft_words", "subwords", "urls", "words"],
+    "PornographicUrlsFilter": ["url_regex"],
+    "UrlsFilter": ["url_regex"],
+    "WordCountFilter": ["lang"],
+    "WordsWithoutAlphabetsFilter": ["lang"],
+    "XMLHeaderFilter": ["char_prefix_search_length"],
+}
+"""The parameters that scores depend on: with some value of them what-if says that it does not know. It is exact for
+all others."""
+
+NO_OTHER_VALUE: dict[str, list[str]] = {
+    "PerExtensionFilter": ["lang", "extension", "metadata_file"],
+    "PiiFilter": ["entities", "countries"],
+    "StopWordRatioFilter": ["words"],
+}
+"""Parameters for which there is no other value here that the filter takes."""
+
+_PIECES = (
+    *(
+        "the mill of the stone ",
+        "Grist. ",
+        "Is it?\n",
+        "and to have with that\n",
+        "- a bullet\n",
+        "more ...\n",
+        "# 12 ( ) ",
+    ),
+    *(
+        "lorem ipsum ",
+        "{ } ",
+        "\n\n",
+        "it was it was it was it was ",
+        "日本語の文。",
+        "http://mill.com/xxx ",
+        "a@mill.com ",
+    ),
+    *(
+        "import os  # stone\n",
+        "<?xml version=1?>\n",
+        "terms of use\n",
+        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa ",
+        "1234 5678 ",
+    ),
+)
+
+
+def documents() -> Iterator[str]:
+    drawn = random.Random(7)
+    yield from ("", " ", "The mill.")
+    for length in (1, 2, 4, 8, 15, 30, 60, 90) * 5:
+        few = drawn.sample(_PIECES, drawn.randint(1, 6))
+        yield "".join(drawn.choice(few) for _ in range(length))
+
+
+def pictures(place: Path) -> None:
+    place.mkdir()
+    plain = photo(PHOTO).resize((128, 128))
+    shown = [plain, blurred(plain), letterboxed(plain), tiled(plain), noise().resize((64, 90)), plain.convert("L")]
+    for number, picture in enumerate(shown):
+        for form in ("png", "jpeg"):
+            (place / f"{number}.{form}").write_bytes(saved(picture, form.upper()))
+
+
+def stages(name: str, arguments: dict[str, Any], place: Path) -> list[Any]:
+    tool = FILTERS[name](**arguments)
+    if name.startswith("Image"):
+        if not (place / "pictures").exists():
+            pictures(place / "pictures")
+        return [ImageDirectoryReader(str(place / "pictures")), ImageScoreFilter(tool)]
+    if not (place / "in.jsonl").exists():
+        lines = [{"id": row, "text": text, "url": URLS[row % len(URLS)]} for row, text in enumerate(documents())]
+        (place / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    column = "url" if name == "UrlBlocklistFilter" else "text"
+    return [JsonlReader(place / "in.jsonl"), ScoreFilter(tool, column)]
+
+
+@cache
+def rows(place: Path, name: str) -> list[Any]:
+    """The rows that a run of this filter reads."""
+    reader = stages(name, ARGUMENTS.get(name, {}), place)[0]
+    return list(Pipeline("rows", stages=[reader]).run(LocalExecutor(0)))
+
+
+def kept_by(name: str, arguments: dict[str, Any], place: Path) -> int:
+    stage = stages(name, arguments, place)[1]
+    stage.setup(WorkerMetadata())
+    kept = sum(stage.decide(task).keep.true_count for task in rows(place, name))
+    stage.teardown()
+    return kept
+
+
+def other_values(kind: type, parameter: inspect.Parameter, arguments: dict[str, Any]) -> list[Any]:
+    """Values that the filter takes, other than its own."""
+    own = arguments.get(parameter.name, parameter.default)
+    wanted = (int, float) if type(own) in (int, float) else type(own)
+    if isinstance(own, list | tuple | frozenset):
+        wanted = list
+    elif own is None:
+        told = str(parameter.annotation)
+        wanted = list if "Sequence" in told else (int, float) if "int" in told or "float" in told else str
+    found = []
+    for value in VALUES:
+        alike = value is None or (isinstance(value, wanted) and (type(value) is bool) == (wanted is bool))
+        if alike and describe_value(value) != describe_value(own):
+            try:
+                kind(**{**arguments, parameter.name: value})
+                found.append(value)
+            except (TypeError, ValueError, AttributeError, KeyError):
+                continue
+    random.Random(parameter.name).shuffle(found)
+    return found
+
+
+@cache
+def answers(name: str, place: Path) -> dict[str, list[tuple[Any, int | None, int | None]]]:
+    """For each parameter and value the rows that what-if says would be kept, None if it does not know, and those that a
+    run keeps."""
+    arguments = ARGUMENTS.get(name, {})
+    Pipeline("one", stages=stages(name, arguments, place)).run(LocalExecutor(0), place / "run", scores=True)
+    records = Records(str(place / "run"))
+    found = {}
+    for parameter in inspect.signature(FILTERS[name]).parameters.values():
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            continue
+        told = found.setdefault(parameter.name, [])
+        for value in other_values(FILTERS[name], parameter, arguments):
+            try:
+                truth = kept_by(name, {**arguments, parameter.name: value}, place)
+            except (GristmillError, TypeError, OSError):  # it needs what is not here
+                continue
+            answer = whatif(records, {f"{name}.{parameter.name}": value}, 0)
+            if len(told) == MOST_VALUES:
+                break
+            told.append((value, answer.after.rows if answer.exact else None, truth))
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(FILTERS.keys() - NEED_FILES))
+def test_whatif_is_what_a_run_keeps_or_says_that_it_is_not_known(name: str, tmp_path: Path) -> None:
+    found = answers(name, tmp_path)
+    for parameter, told in found.items():
+        for value, answer, truth in told:
+            assert answer in (None, truth), f"{name}.{parameter}={value!r}"
+    unknown = [parameter for parameter, told in found.items() if any(answer is None for _, answer, _ in told)]
+    assert sorted(unknown) == sorted(NOT_KNOWN.get(name, []))
+    assert [parameter for parameter, told in found.items() if not told] == NO_OTHER_VALUE.get(name, [])
+
+
+def test_filters_that_need_files_are_those_that_cannot_be_made_without() -> None:
+    assert FILTERS.keys() > NEED_FILES
+    assert NOT_KNOWN.keys() | NO_OTHER_VALUE.keys() | ARGUMENTS.keys() <= FILTERS.keys()

@@ -1,0 +1,194 @@
+"""What-if where filters have several rules, follow one another, or cannot be known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gristmill import LocalExecutor, Pipeline, Route
+from gristmill.core.row_sampling import Sample
+from gristmill.report.whatif import WhatIf, whatif
+from gristmill.text import (
+    C4QualityFilter,
+    DocumentFilter,
+    Filter,
+    FineWebQualityFilter,
+    GopherQualityFilter,
+    JsonlReader,
+    JsonlWriter,
+    Modify,
+    NonAlphaNumericFilter,
+    ScoreFilter,
+    UrlRemover,
+    WordCountFilter,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:stage .* is made for English")
+HERE = LocalExecutor(0)
+
+
+class Choosy(DocumentFilter):
+    """A filter of a user, with a decision of its own and no score for some."""
+
+    def __init__(self, least: int = 5, most: int = 100, unknown: bool = True, unit: int = 1) -> None:
+        self.least, self.most, self.unknown, self.unit = least, most, unknown, unit
+
+    def score_document(self, text: str) -> int | None:
+        return len(text.split()) // self.unit if "{" not in text else None
+
+    def keep_document(self, score: Any) -> bool:
+        return self.unknown if score is None else self.least <= score <= self.most
+
+
+class Dynamic(Choosy):
+    def score_document(self, text: str) -> int | None:
+        return len(text.split()) // int(vars(self)["unit"])
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    sentence = "The mill of the village is old, and people have to walk there with their grain. "
+    parts = [
+        (sentence * (n % 13), "A { is on this line.\n" * (n % 4 == 0), "# " * (n % 7), "grist\n" * (n % 5))
+        for n in range(80)
+    ]
+    texts = ["\n".join(part) for part in parts]
+    rows = [{"id": n, "text": text, "language": ("en", "de")[n % 2]} for n, text in enumerate(texts)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+def kept(place: Path, stages: Sequence[Any]) -> int:
+    result = Pipeline("again", stages=[JsonlReader(place / "in.jsonl"), *stages]).run(HERE)
+    return sum(task.num_items for task in result)
+
+
+def asked(place: Path, stages: Sequence[Any], setting: str, value: Any) -> WhatIf:
+    pipeline = Pipeline("one", stages=[JsonlReader(place / "in.jsonl"), *stages])
+    pipeline.run(HERE, place / "run", scores=True)
+    return whatif(str(place / "run"), {setting: value})
+
+
+CHAINS: list[tuple[list[Any], str, Any, list[Any]]] = [
+    (
+        [ScoreFilter(GopherQualityFilter())],
+        "GopherQualityFilter.min_doc_words",
+        120,
+        [ScoreFilter(GopherQualityFilter(120))],
+    ),
+    (
+        [ScoreFilter([GopherQualityFilter(), FineWebQualityFilter()])],
+        "FineWebQualityFilter.line_punct_thr",
+        0.5,
+        [ScoreFilter([GopherQualityFilter(), FineWebQualityFilter(0.5)])],
+    ),
+    (
+        [ScoreFilter(C4QualityFilter()), ScoreFilter(GopherQualityFilter())],
+        "C4QualityFilter.filter_curly_bracket",
+        False,
+        [ScoreFilter(C4QualityFilter(filter_curly_bracket=False)), ScoreFilter(GopherQualityFilter())],
+    ),
+    (
+        [ScoreFilter(GopherQualityFilter(), invert=True)],
+        "GopherQualityFilter.min_doc_words",
+        20,
+        [ScoreFilter(GopherQualityFilter(20), invert=True)],
+    ),
+    (
+        [ScoreFilter(GopherQualityFilter())],
+        "ScoreFilter.invert",
+        True,
+        [ScoreFilter(GopherQualityFilter(), invert=True)],
+    ),
+    (
+        [ScoreFilter(WordCountFilter(60), score_field="n"), Filter(WordCountFilter(0, 120), "n")],
+        "WordCountFilter#1.min_words",
+        10,
+        [ScoreFilter(WordCountFilter(10), score_field="n"), Filter(WordCountFilter(0, 120), "n")],
+    ),
+    (
+        [ScoreFilter(WordCountFilter(60), score_field="n"), Filter(lambda n: n < 130, "n")],
+        "WordCountFilter.min_words",
+        90,
+        [ScoreFilter(WordCountFilter(90), score_field="n"), Filter(lambda n: n < 130, "n")],
+    ),
+    ([ScoreFilter(Choosy())], "Choosy.least", 50, [ScoreFilter(Choosy(50))]),
+    ([ScoreFilter(Choosy(8, 60))], "Choosy.unknown", False, [ScoreFilter(Choosy(8, 60, unknown=False))]),
+    ([ScoreFilter(Dynamic())], "Dynamic.least", 50, [ScoreFilter(Dynamic(50))]),
+    ([Sample(0.5)], "Sample.fraction", 0.2, [Sample(0.2)]),
+]
+
+
+@pytest.mark.parametrize(
+    ("stages", "setting", "value", "again"), CHAINS, ids=lambda one: one if type(one) is str else ""
+)
+def test_whatif_is_exact(place: Path, stages: list[Any], setting: str, value: Any, again: list[Any]) -> None:
+    found = asked(place, stages, setting, value)
+    known = "Dynamic" not in setting
+    truth = kept(place, again)
+    if known:
+        assert (found.exact, found.after.rows) == (True, truth)
+    assert found.before.rows != truth
+    assert found.after.rows <= truth <= found.after.rows + found.unknown.rows
+
+
+@pytest.mark.parametrize(
+    ("stages", "setting", "value"),
+    [
+        ([ScoreFilter(Choosy())], "Choosy.unit", 7),
+        ([ScoreFilter(Dynamic())], "Dynamic.unit", 7),
+        ([ScoreFilter(WordCountFilter(60, 120))], "ScoreFilter.text_field", "language"),
+        ([ScoreFilter(NonAlphaNumericFilter()), ScoreFilter(WordCountFilter(60))], "WordCountFilter.lang", "ja"),
+        ([Sample(0.5)], "Sample.seed", 9),
+    ],
+)
+def test_a_parameter_that_scores_depend_on_is_not_known(
+    place: Path, stages: list[Any], setting: str, value: Any
+) -> None:
+    found = asked(place, stages, setting, value)
+    assert not found.exact
+    assert found.unknown.rows
+    assert any("not known" in note or "may be kept" in note for note in found.notes)
+
+
+def test_a_filter_of_scores_that_would_be_different_is_not_known(place: Path) -> None:
+    stages = [ScoreFilter(WordCountFilter(1), score_field="n"), Filter(lambda n: n > 60, "n")]
+    found = asked(place, stages, "WordCountFilter.lang", "ja")
+    assert (found.exact, found.after.rows) == (False, 0)
+    assert found.unknown.rows > found.before.rows  # also rows that the second filter has dropped
+
+
+def test_rows_that_later_filters_have_not_met_are_counted_apart(place: Path) -> None:
+    stages = [ScoreFilter(GopherQualityFilter()), Modify(UrlRemover()), ScoreFilter(WordCountFilter(1, 100))]
+    found = asked(place, stages, "GopherQualityFilter.min_doc_words", 20)
+    again = [ScoreFilter(GopherQualityFilter(20)), *stages[1:]]
+    assert not found.exact
+    assert found.after.rows < kept(place, again) <= found.after.rows + found.unknown.rows
+
+
+def test_a_branch_says_nothing_of_rows_that_were_dropped_before_it(place: Path) -> None:
+    branches = {
+        "en": [ScoreFilter(WordCountFilter(1, 100)), JsonlWriter(place / "en")],
+        "de": [ScoreFilter(WordCountFilter(20)), JsonlWriter(place / "de")],
+    }
+    found = asked(
+        place,
+        [ScoreFilter(GopherQualityFilter()), Route("language", branches)],
+        "GopherQualityFilter.min_doc_words",
+        20,
+    )
+    branches = {
+        "en": [ScoreFilter(WordCountFilter(1, 100)), JsonlWriter(place / "en2")],
+        "de": [ScoreFilter(WordCountFilter(20)), JsonlWriter(place / "de2")],
+    }
+    pipeline = [JsonlReader(place / "in.jsonl"), ScoreFilter(GopherQualityFilter(20)), Route("language", branches)]
+    Pipeline("again", stages=pipeline).run(HERE)
+    truth = sum(
+        len(path.read_text().splitlines()) for name in ("en2", "de2") for path in (place / name).glob("*.jsonl")
+    )
+    assert found.before.rows < truth
+    assert found.after.rows <= truth <= found.after.rows + found.unknown.rows
