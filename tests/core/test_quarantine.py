@@ -246,9 +246,10 @@ def test_what_earlier_attempts_have_set_aside_counts() -> None:
 
 
 def test_a_stage_that_failed_on_everything_is_told_at_the_end() -> None:
-    quarantine = Quarantine(True, ErrorBudget())
+    quarantine = Quarantine(True, ErrorBudget.of(1000))
     quarantine.take(failures(ALL_FAILED), ALL_FAILED)
     all_failed = StageStats(rows_in=ALL_FAILED, quarantined=ALL_FAILED)
     with pytest.raises(ErrorBudgetError, match="stage 'grind' failed on everything that it was given"):
         quarantine.close(Progress([("grind", all_failed)]))
     quarantine.close(Progress([("grind", StageStats(rows_in=ALL_FAILED + 1, quarantined=ALL_FAILED))]))
+    Quarantine(True, ErrorBudget.of(None)).close(Progress([("grind", all_failed)]))

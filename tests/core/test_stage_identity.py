@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import types
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -297,3 +298,53 @@ def test_functions_as_stages() -> None:
 
     assert describe_stage(stage_with(5)) == describe_stage(stage_with(5))
     assert describe_stage(stage_with(5)) != describe_stage(stage_with(15))
+
+
+def _module(limit: int) -> types.ModuleType:
+    module = types.ModuleType("settings_of_a_test")
+    module.limit = limit  # type: ignore[attr-defined]
+    sys.modules[module.__name__] = module
+    return module
+
+
+def _reads_by_name(limit: int) -> Any:
+    module = _module(limit)
+    return lambda: getattr(module, "limit")
+
+
+def _reads_from_closure(limit: int) -> Any:
+    module = _module(limit)
+    return lambda: module.limit
+
+
+def _imports_inside(limit: int) -> Any:
+    _module(limit)
+
+    def work() -> int:
+        from settings_of_a_test import limit  # type: ignore[import-not-found]
+
+        return int(limit)
+
+    return work
+
+
+def _metaclass(limit: int) -> Any:
+    meta = type("Meta", (type,), {"limit": limit, "__module__": __name__})
+    return meta("Made", (), {"__module__": __name__})()
+
+
+def _dunder(limit: int) -> Any:
+    return type("Made", (), {"__limit__": limit, "__module__": __name__})()
+
+
+def _default_factory(limit: int) -> Any:
+    return defaultdict(lambda: limit, a=1)
+
+
+@pytest.mark.parametrize(
+    "make", [_reads_by_name, _reads_from_closure, _imports_inside, _metaclass, _dunder, _default_factory]
+)
+def test_places_where_values_hide_count_too(make: Any) -> None:
+    assert describe_value(make(5)) == describe_value(make(5))
+    assert describe_value(make(5)) != describe_value(make(15))
+    assert "incomparable" not in str(describe_value(make(5)))

@@ -107,9 +107,12 @@ def test_links_are_followed_but_not_in_circles(data, tmp_path):
     assert all(file.size for file in found)
 
 
-def test_a_link_to_nowhere_is_told(data):
+def test_links_to_nowhere_and_in_circles_are_listed_as_they_are(data):
     (data / "gone.jsonl").symlink_to(data / "nowhere")
-    assert "gone.jsonl" in fails(data)
+    (data / "round.jsonl").symlink_to(data / "round.jsonl")
+    found = {file.name: file.size for file in FilePartitioningStage(data, file_extensions=JSONL).files()}
+    assert found.keys() == {*FILES, "gone.jsonl", "round.jsonl"}
+    assert found["gone.jsonl"] is found["round.jsonl"] is None
 
 
 def test_memory_urls():

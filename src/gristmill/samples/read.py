@@ -125,8 +125,12 @@ class ArchiveReaderStage(SampleReader[Files, S]):
     def _members(self, source: FileInput) -> Iterator[tuple[str, int, bytes]]:
         """Name, position and bytes of the members that belong to samples."""
         for member in read_members(source, self.max_bytes):
-            if member.name.rpartition("/")[2].startswith("."):  # .DS_Store and the like
+            base = member.name.rpartition("/")[2]
+            if base.startswith(("._", ".DS_Store")) or base in (".", ".gitkeep", ".nojekyll"):  # what systems add
                 self.count("hidden_members")
+            elif base.startswith("."):
+                reason = f"{member.name!r} has a name that begins with a dot, and so no key of a sample: rename it"
+                source.on_bad(BadRecord(member.offset, reason))
             else:
                 yield member.name.removeprefix("./"), member.offset, member.data or b""
 

@@ -42,7 +42,7 @@ MIN_ROWS_FOR_SHARE = 10_000
 """Before the end of a run, a share of errors is taken of at least this many rows."""
 
 ALL_FAILED = 10
-"""A stage that fails on all its records, and on at least this many, stops the run whatever the budget."""
+"""A stage that fails on all its records, and on at least this many, stops the run, unless any number may fail."""
 
 _SHOWN = 10_000
 _CAUSES = 1_000
@@ -211,6 +211,10 @@ class ErrorBudget(NamedTuple):
             raise ValueError(f"max_errors is {max_errors!r}: a share is at most 1.0, a number of records is an integer")
         return cls(most=int(max_errors)) if whole else cls(share=float(max_errors))
 
+    @property
+    def is_limited(self) -> bool:
+        return self.most is not None or self.share is not None
+
     def remaining(self, failed: int, rows: int, reads: bool = True) -> ErrorBudget:
         """The budget for one call, after `failed` of `rows` records."""
         return self._replace(failed=failed, rows=rows, reads=reads)
@@ -301,7 +305,7 @@ class Quarantine:
         left = self.remaining_budget(rows, reads=False)
         if left.failed and left.is_exhausted(0, 0, final=True):
             raise self._stop(rows, f"more than max_errors={self.budget} allows")
-        for name, stats in progress.stages:
+        for name, stats in progress.stages if self.budget.is_limited else ():
             if stats.quarantined >= max(ALL_FAILED, stats.rows_in) and not stats.rows_out:
                 raise self._stop(rows, f"and stage {name!r} failed on everything that it was given")
 

@@ -86,8 +86,13 @@ class RecordStore:
     def get(self, name: str) -> bytes | None:
         return self._place.get(name)
 
+    def last_number(self, folder: str) -> int:
+        """The highest number that the name of an object in a folder begins with."""
+        numbers = (name.partition("-")[0] for name in self._place.names(folder))
+        return max((int(number) for number in numbers if number.isdecimal()), default=0)
+
     def lines(self, folder: str) -> Iterator[dict[str, Any]]:
-        """The lines of all objects in a folder, in order of their names, which begin with the time of writing."""
+        """The lines of all objects in a folder, in order of their names, which begin with increasing numbers."""
         return (line for _, line in self.parsed_lines(folder))
 
     def parsed_lines(self, folder: str) -> Iterator[tuple[bytes, dict[str, Any]]]:

@@ -131,7 +131,7 @@ class Run:
         self.changes: list[str] = []
         self._attempt = os.urandom(4).hex()
         self.counts = SourceCounts(self._attempt)
-        self._flushes = 0
+        self._flushes = self._last_number = 0  # of objects in ledger and quarantine: later ones have higher numbers
         self._open: dict[str, _OpenSource] = {}
         self._ready: list[LedgerEntry] = []
         self.rows_finished = 0
@@ -269,7 +269,11 @@ class Run:
         return self.changes, left, done
 
     def _read_ledger(self) -> dict[str, LedgerEntry]:
-        lines = self.store.lines("ledger") if self.store else iter(())
+        if self.store is None:
+            return {}
+        numbers = (self.store.last_number(folder) for folder in ("ledger", "quarantine"))
+        self._last_number = max(self._last_number, *numbers)
+        lines = self.store.lines("ledger")
         return {entry.source: entry for entry in map(LedgerEntry.of, lines)}
 
     # -- sources ---------------------------------------------------------------------------------------
@@ -428,7 +432,8 @@ class Run:
     def flush(self) -> None:
         if self.store and (self._ready or self._aside or self.counts.lines):
             self._flushes += 1
-            name = f"{time.time_ns():020}-{self._attempt}-{self._flushes:06}.jsonl"
+            self._last_number = max(self._last_number + 1, time.time_ns())
+            name = f"{self._last_number:020}-{self._attempt}-{self._flushes:06}.jsonl"
             if self._aside:
                 self.store.write_lines(f"quarantine/{name}", (record.line(self._attempt) for record in self._aside))
             if lines := self.counts.take_lines():  # before the ledger, which says whose lines are valid

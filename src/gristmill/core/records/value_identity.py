@@ -22,6 +22,7 @@ import sys
 import sysconfig
 import threading
 import types
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ _MAX_DEPTH = 60
 _SECRET_ROUNDS = 50_000
 _THIS_PROCESS = os.urandom(8).hex()
 _NOT_IDENTITY = frozenset({*SETTINGS, "blocksize", "storage_options", "limit", "memory_gb", "not_identity", "_specs"})
+_MAPPINGS = (dict, OrderedDict, Counter, types.MappingProxyType)
 _VALUELESS = (
     type(threading.Lock()),
     type(threading.RLock()),
@@ -83,7 +85,7 @@ class _Describer:
             self._depth -= 1
 
     def _described(self, value: Any) -> Any:
-        if type(value).__module__ in ("builtins", "collections", "types") and isinstance(value, Mapping):
+        if type(value) in _MAPPINGS:
             return self._mapping(value)
         if type(value) in (list, tuple):
             return _collapsed([self.value(item) for item in value])
@@ -159,12 +161,16 @@ class _Describer:
             return {KIND: "empty"}
 
     def _globals(self, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-        """The globals that a function reads, and of a user's own modules the attributes."""
+        """The globals that a function reads, and of a user's own modules the attributes. Modules may also be in the
+        closure, or imported by the function; a string may be the name of an attribute, for `getattr`."""
         names = _names_read(function.__code__)
-        for name in sorted(names & function.__globals__.keys()):
-            value = function.__globals__[name]
+        attributes = names | _texts(function.__code__)
+        imported = {name: sys.modules[name] for name in names if name in sys.modules}
+        values = {**imported, **function.__globals__, **_modules_in_closure(function)}
+        for name in sorted(names & values.keys()):
+            value = values[name]
             if isinstance(value, types.ModuleType) and is_user_code(value.__name__):
-                for part in sorted(names & vars(value).keys()):
+                for part in sorted(attributes & vars(value).keys()):
                     yield f"{name}.{part}", self._named(part, vars(value)[part])
             elif not isinstance(value, types.ModuleType):
                 yield name, self._named(name, value)
@@ -179,6 +185,8 @@ class _Describer:
         found: dict[str, Any] = {}
         if not any(is_compared(owner.__module__) for owner in kind.__mro__):
             return found
+        if is_user_code(type(kind).__module__):
+            found["@metaclass"] = self.value(type(kind))
         for owner in reversed(kind.__mro__):
             if is_user_code(owner.__module__):
                 left_out = _left_out(kind)
@@ -244,9 +252,17 @@ def _members(owner: type) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
+_MADE_BY_PYTHON = re.compile(
+    "_abc_impl|__(module|qualname|doc|dict|weakref|slots|annotations|annotate|annotate_func|annotations_cache|firstlineno|"
+    "static_attributes|orig_bases|parameters|abstractmethods|match_args|dataclass_fields|dataclass_params|hash|"
+    "classcell|slotnames|type_params|protocol_attrs|non_callable_proto_members)__"
+)
+"""Members that Python itself puts into a class, or that say nothing about what it computes."""
+
+
 def _is_internal(name: str, value: Any) -> bool:
     """Whether Python itself put a member into a class."""
-    return isinstance(value, _VALUELESS) or name == "_abc_impl" or re.fullmatch("__.*__", name) is not None
+    return isinstance(value, _VALUELESS) or _MADE_BY_PYTHON.fullmatch(name) is not None
 
 
 def _secret(value: Any) -> dict[str, Any] | None:
@@ -341,7 +357,18 @@ def _framework_attributes(kind: type) -> Callable[[str], bool]:
 def _names_read(code: types.CodeType) -> set[str]:
     """The names of globals and attributes in a code object and those inside it."""
     inner = [item for item in code.co_consts if isinstance(item, types.CodeType)]
-    return set(code.co_names).union(*map(_names_read, inner))
+    return set(code.co_names).union(code.co_freevars, *map(_names_read, inner))
+
+
+def _texts(code: types.CodeType) -> set[str]:
+    inner = [item for item in code.co_consts if isinstance(item, types.CodeType)]
+    return {item for item in code.co_consts if isinstance(item, str)}.union(*map(_texts, inner))
+
+
+def _modules_in_closure(function: types.FunctionType) -> dict[str, types.ModuleType]:
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    filled = ((name, cell) for name, cell in cells if cell != types.CellType())
+    return {name: cell.cell_contents for name, cell in filled if isinstance(cell.cell_contents, types.ModuleType)}
 
 
 def _code(code: types.CodeType, doc: str | None = None) -> str:

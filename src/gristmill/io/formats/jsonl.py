@@ -60,7 +60,9 @@ def read_jsonl(
 ) -> Iterator[pa.Table]:
     """A table per block of lines, with the byte offset of each line in the POSITION column."""
     scan = None if kernels is None else kernels.json_columns_of
-    for parser in starmap(partial(_BlockParser, fields, source.path), scan_line_blocks(source, max_line_bytes, scan)):
+    for parser in starmap(
+        partial(_BlockParser, fields, source.path, reading=True), scan_line_blocks(source, max_line_bytes, scan)
+    ):
         while parser.has_more:
             table = _next_table(source, parser)
             parser.release_block()
@@ -86,7 +88,11 @@ def _next_table(source: FileInput, parser: _BlockParser) -> pa.Table | None:
 class _BlockParser:
     """Parses a block of lines into tables: one, unless there are many bad lines."""
 
-    def __init__(self, fields: Sequence[str] | None, path: str, offset: int, block: bytes | ScannedBlock) -> None:
+    def __init__(
+        self, fields: Sequence[str] | None, path: str, offset: int, block: bytes | ScannedBlock, reading: bool = False
+    ) -> None:
+        """While `reading`, lines that cannot be rows of a table are bad records; before that, they are an error."""
+        self.reading = reading
         self.offset, self.fields, self.path = offset, fields, path
         self._block: bytes | ScannedBlock = block
         self.size = block.size if isinstance(block, ScannedBlock) else len(block)
@@ -118,6 +124,8 @@ class _BlockParser:
                 return table, []
             self.lines = iter(split_lines(self.block))
         rows, positions, bad, self.next = parse_lines(self.lines, self.next or 0)
+        if self.reading and self._reads_reserved_name and any(POSITION in row for row in rows):
+            rows, positions = self._without_reserved_names(rows, positions, bad)
         try:
             return self._make(rows, positions), bad
         except NestedTooDeepError as error:
@@ -127,12 +135,28 @@ class _BlockParser:
         for row, position in zip(rows, positions, strict=True):
             values = row.values() if self.fields is None else (row.get(name) for name in self.fields)
             if any(map(is_nested_too_deep, values)):
-                start = position - self.offset
-                bad.append(BadRecord(position, reason, self.block[start : start + MAX_RAW_BYTES].partition(b"\n")[0]))
+                bad.append(self._bad(position, reason))
             else:
                 kept.append(row)
                 kept_positions.append(position)
         return self._make(kept, kept_positions), sorted(bad)
+
+    @property
+    def _reads_reserved_name(self) -> bool:
+        return self.fields is None or POSITION in self.fields
+
+    def _without_reserved_names(
+        self, rows: list[JsonObject], positions: list[int], bad: list[BadRecord]
+    ) -> tuple[list[JsonObject], list[int]]:
+        reason = f"has a field {POSITION!r}, a name that is reserved: rename it"
+        bad += [self._bad(place, reason) for row, place in zip(rows, positions, strict=True) if POSITION in row]
+        bad.sort()
+        good = [index for index, row in enumerate(rows) if POSITION not in row]
+        return [rows[index] for index in good], [positions[index] for index in good]
+
+    def _bad(self, position: int, reason: str) -> BadRecord:
+        start = position - self.offset
+        return BadRecord(position, reason, self.block[start : start + MAX_RAW_BYTES].partition(b"\n")[0])
 
     def _quick_table(self) -> tuple[pa.Table | None, LineForm | None]:
         if isinstance(self._block, ScannedBlock):

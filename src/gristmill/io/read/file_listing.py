@@ -127,9 +127,17 @@ def _matching(
         others = Counter(extension_of(name) or "no extension" for name, _, _ in items)
         raise InputError(f"{root} has no file that ends in {shorten(wanted, 20)}{_other_files_hint(others)}")
     if _is_local(system):
-        stats = ((name, os.stat(name)) for name, _, _ in chosen)  # noqa: PTH116
-        chosen = [(name, stat.st_size, str(stat.st_mtime_ns)) for name, stat in stats]
+        chosen = [_with_stat(name) for name, _, _ in chosen]
     return [InputFile(_url(root, name), _below(name, base), size, stamp) for name, size, stamp in chosen]
+
+
+def _with_stat(name: str) -> _ListedFile:
+    """A local file with size and stamp. A link to nowhere, or in a circle, has none: its reader says what is wrong."""
+    try:
+        stat = os.stat(name)  # noqa: PTH116
+    except OSError:
+        return name, None, ""
+    return name, stat.st_size, str(stat.st_mtime_ns)
 
 
 def content_stamp(info: Mapping[str, Any]) -> str:

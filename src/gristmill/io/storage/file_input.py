@@ -98,6 +98,8 @@ class OpenFile:
         try:
             self._file = system.open(inner, "rb", block_size=READ_AHEAD_BYTES, cache_type=cache)
         except FileNotFoundError as error:
+            if self.local and os.path.islink(inner):  # noqa: PTH114
+                raise OSError(error.errno, "it is a link to a file that does not exist", path) from error
             raise InputError(f"{path} was deleted after it was listed: start the run again") from error
 
     def read(self, size: int = -1) -> bytes:
@@ -169,6 +171,8 @@ class LocalFileSystem:
 
 def file_system(path: str, storage_options: Mapping[str, Any]) -> tuple[Any, str]:
     """The fsspec file system of a path or URL, and the path in it."""
+    if "::" in path and "://" not in path and os.path.lexists(os.path.expanduser(path)):  # noqa: PTH111
+        return LocalFileSystem(), os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
     if "://" not in path and "::" not in path and not GLOB_CHARACTERS & set(path) and not storage_options:
         return LocalFileSystem(), os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
     import fsspec
