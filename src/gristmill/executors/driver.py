@@ -30,6 +30,7 @@ from gristmill.core.run.schedule import (
     tasks_per_call,
 )
 from gristmill.core.run.task_flow import CallOutput, Flow, WorkerCall, WorkItem
+from gristmill.core.run.time_limits import SETUP_SECONDS, time_limit
 from gristmill.core.task import Lineage
 from gristmill.executors.gpu_division import GpuDivision
 from gristmill.executors.machine import GpuSlots
@@ -345,7 +346,8 @@ class Driver(ABC):
         if not worker.calls:
             pool.setup_failures += 1
             if pool.setup_failures > pool.group.stages[position].max_retries:
-                raise WorkerLostError(stage, "(none yet)", (), f"its worker {how} during setup, or while idle")
+                reason = worker.timed_out or f"its worker {how} during setup, or while idle"
+                raise WorkerLostError(stage, "(none yet)", (), reason)
             return
         call = worker.calls.popleft()
         lineage = call.items[0].lineage
@@ -357,16 +359,28 @@ class Driver(ABC):
         """Kill workers that exceed a time limit, stop pools that are finished, report progress."""
         for pool in self.pools:
             for worker in pool.busy if pool.timed else ():
-                position, seconds = worker.current_stage()
-                limit = pool.group.stages[position].timeout_s if position >= 0 else None
-                if limit is not None and seconds > limit and not worker.timed_out:
-                    worker.timed_out = f"it ran for more than {limit:g} s (timeout_s) and was stopped"
+                self._stop_if_late(pool, worker)
+            for worker in pool.in_states("starting"):
+                if not worker.timed_out and worker.current_stage()[1] > SETUP_SECONDS:
+                    worker.timed_out = f"its setup took more than {SETUP_SECONDS:g} s and was stopped"
                     worker.kill()
             if pool.count("idle") and self.flow.is_over(pool.index) and self.flow.pools[pool.index].running == 0:
                 self.stop_idle_workers(pool)
         if time.monotonic() - self.progress_reported_at > 0.2:
             self.progress_reported_at = time.monotonic()
             self.job.observer.progressed(self._progress())
+
+    def _stop_if_late(self, pool: WorkerPool, worker: WorkerHandle) -> None:
+        position, seconds = worker.current_stage()
+        if position < 0 or seconds <= pool.shortest_limit or worker.timed_out:
+            return
+        stage, location = pool.group.stages[position], worker.last_position()
+        rows = location.stop - location.start if location else 1
+        limit = time_limit(stage, rows) if pool.has_default_limits else stage.timeout_s
+        if limit is not None and seconds > limit:
+            which = "timeout_s" if stage.timeout_s else f"the limit for rows: {rows:,}; timeout_s sets another"
+            worker.timed_out = f"it ran for more than {limit:g} s ({which}) and was stopped"
+            worker.kill()
 
     def stop_idle_workers(self, pool: WorkerPool) -> None:
         """Stop the workers of a pool that has nothing left to do."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -21,6 +22,7 @@ from gristmill.core.run.isolation import FailureHistory, RowLocation
 from gristmill.core.run.recovery import SentDigest
 from gristmill.core.run.schedule import START_SECONDS, WINDOW, expected_output_bytes
 from gristmill.core.run.task_flow import Flow, WorkerCall
+from gristmill.core.run.time_limits import time_limit
 from gristmill.core.stage import implements
 from gristmill.core.task import Lineage
 from gristmill.executors.machine import GpuSlot, GpuSlots
@@ -191,6 +193,9 @@ def empty_workers_by_state() -> WorkersByState:
 class WorkerPool(ABC):
     """The workers of one group: how many there may be, and their states."""
 
+    has_default_limits = False
+    """Whether the driver always knows where a worker is, so that stages have a time limit without `timeout_s`."""
+
     def __init__(self, group: Group, machine: Machine, slots: GpuSlots, job: Job) -> None:
         self.group, self.index = group, group.index
         self.slots = slots
@@ -203,7 +208,9 @@ class WorkerPool(ABC):
         self.cpus = 0.0 if group.num_workers else group.resources.cpus
         self.limit = group.num_workers or max_workers(group, machine, slots)
         self.target = self.limit
-        self.timed = any(stage.timeout_s is not None for stage in group.stages)
+        limits = [time_limit(stage, 0) if self.has_default_limits else stage.timeout_s for stage in group.stages]
+        self.shortest_limit = min((limit for limit in limits if limit is not None), default=math.inf)
+        self.timed = self.shortest_limit < math.inf
         self.needs_node_setup = any(implements(stage, "setup_on_node") for stage in group.stages)
         self.payload: bytes | None = None
         self.workers: list[WorkerHandle] = []

@@ -81,6 +81,8 @@ class ProcessHandle(WorkerHandle):
 class ProcessPool(WorkerPool):
     """Takes idle worker processes from the zygote, or has new ones forked."""
 
+    has_default_limits = True
+
     node = "local"
 
     def __init__(
