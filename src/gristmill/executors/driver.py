@@ -425,12 +425,19 @@ class Driver(ABC):
         if kind == WORKER_LOST:
             worker.kill()
             how = self.remove_worker(worker)
-            return self._teardown_failure(worker, f"its worker {how}") if worker.is_set_up else None
+            lost = worker.is_set_up and self._has_own_teardown(worker)
+            return self._teardown_failure(worker, f"its worker {how}") if lost else None
         worker.is_set_up = worker.is_set_up or kind == "ready"
         if kind != "stopped":
             return None
         self.remove_worker(worker)
         return cast("StageError | None", rest[0])
+
+    def _has_own_teardown(self, worker: WorkerHandle) -> bool:
+        """Whether a stage of the user has something to do at the end. Those of Gristmill only free what ends with the
+        worker: its work is done, so that nothing is lost with it."""
+        stages = self.pools[worker.group].group.stages
+        return any(not getattr(stage.teardown, "__module__", "").startswith("gristmill.") for stage in stages)
 
     def _teardown_failure(self, worker: WorkerHandle, why: str) -> StageError:
         return WorkerLostError(self.pools[worker.group].group.name, "(none left)", (), f"in teardown, {why}")

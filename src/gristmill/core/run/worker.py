@@ -7,6 +7,7 @@ failure. Processes, queues and retries are up to the executor, which supplies ta
 
 from __future__ import annotations
 
+import dis
 import inspect
 import time
 import traceback
@@ -434,9 +435,25 @@ class _StageCall:
             self.worker.activity.leave()
         if self.worker.isolator:
             self.worker.isolator.collect(self.position, self.lineage, failed=error is not None)
-        passing = StageError | KeyboardInterrupt | GeneratorExit
-        if error is not None and not isinstance(error, passing):  # panics of native code are no Exception either
-            raise self.worker.failure(self.position, self.lineage, error) from error
+        if error is None or isinstance(error, StageError) or _is_interrupt(error):
+            return
+        raise self.worker.failure(self.position, self.lineage, error) from error  # also panics, which are no Exception
+
+
+_RAISE = dis.opmap["RAISE_VARARGS"]
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """Whether the user interrupts, rather than a stage that raises this by itself."""
+    if not isinstance(error, KeyboardInterrupt):
+        return False
+    trace = error.__traceback__
+    while trace and trace.tb_next:
+        trace = trace.tb_next
+    if trace is None:
+        return True
+    raises = trace.tb_frame.f_code.co_code[trace.tb_lasti : trace.tb_lasti + 2] == bytes([_RAISE, 1])
+    return not raises or trace.tb_frame.f_globals.get("__name__", "").startswith("gristmill.executors.")
 
 
 def stage_traceback(error: BaseException) -> str:
