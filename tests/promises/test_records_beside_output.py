@@ -199,6 +199,11 @@ def test_an_output_without_room_beside_it_is_refused(url: str) -> None:
         OutputDirectory(url).check()
 
 
+def test_an_output_on_the_hub_is_refused(corpus: Path) -> None:
+    with pytest.raises(PlanError, match="gristmill push"):
+        pipeline(corpus, JsonlWriter("hf://datasets/me/words/data")).run(HERE)
+
+
 def test_records_are_beside_whatever_the_output_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "real").mkdir()

@@ -37,6 +37,8 @@ def records_beside(output: str) -> str:
             raise _no_room(url, "the root of the file system")
         return url + RECORDS_SUFFIX
     protocol, _, rest = url.partition("://")
+    if protocol == "hf":  # what is beside a folder of a repository is published with it
+        raise PlanError(f"cannot write to {url}: write to a directory or a bucket, then `gristmill push` it there")
     if not rest or ("/" not in rest and protocol != "memory"):
         raise _no_room(url, "a whole bucket")
     return url + RECORDS_SUFFIX
