@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo demo-images test test-torch test-ray test-slow test-browser screenshots soak lint bench bench-full profile clean
+.PHONY: demo demo-images test test-torch test-ray test-slow test-browser screenshots soak fuzz lint bench bench-full profile clean
 
 demo: .venv/demo.stamp  ## curate the bundled corpus and show what happened
 	$(BIN)/gristmill run examples/demo/recipe.yaml --scores --rejected
@@ -32,6 +32,9 @@ screenshots: .venv/browser.stamp  ## the pictures in docs
 
 soak: .venv/dev.stamp  ## kill runs at random moments for a quarter of an hour
 	$(BIN)/python -m tests.promises.soak --minutes 15
+
+fuzz: .venv/dev.stamp  ## damaged files through every reader, from where it stopped: make fuzz MINUTES=60, or INPUTS=1000
+	$(BIN)/python -m tests.fuzz $(if $(INPUTS),--inputs $(INPUTS),--minutes $(or $(MINUTES),15))
 
 lint: .venv/dev.stamp  ## style, types and the layer rule
 	$(BIN)/ruff check .

@@ -34,6 +34,10 @@ def parse_line(line: bytes) -> Any:
         return json.loads(line)
 
 
+def damaged_records(what: str) -> InputError:
+    return InputError(f"the records of this run are damaged: {what}. Start again with another run directory")
+
+
 @contextmanager
 def without_listing_cache(system: Any) -> Iterator[None]:
     """Clear the listing cache of a file system before and after: cached listings miss files of other workers."""
@@ -81,7 +85,7 @@ class RecordStore:
 
     def read(self, name: str) -> dict[str, Any] | None:
         content = self.get(name)
-        return None if content is None else orjson.loads(content)
+        return None if content is None else self._object(name, content)
 
     def get(self, name: str) -> bytes | None:
         return self._place.get(name)
@@ -99,9 +103,18 @@ class RecordStore:
         """The same, each with its bytes."""
         for name in sorted(self._place.names(folder)):
             if name.endswith(".jsonl"):
-                for line in (self.get(f"{folder}/{name}") or b"").split(b"\n"):
+                for number, line in enumerate((self.get(f"{folder}/{name}") or b"").split(b"\n"), 1):
                     if line:
-                        yield line, parse_line(line)
+                        yield line, self._object(f"{folder}/{name}, line {number},", line)
+
+    def _object(self, where: str, content: bytes) -> dict[str, Any]:
+        try:
+            found = parse_line(content)
+        except ValueError as error:
+            raise damaged_records(f"{hide_in_urls(self.url)}/{where} is not JSON ({error})") from error
+        if not isinstance(found, dict):
+            raise damaged_records(f"{hide_in_urls(self.url)}/{where} is not a JSON object")
+        return found
 
 
 class _Disk:

@@ -31,7 +31,7 @@ from gristmill.core import VERSION
 from gristmill.core.executor import rows_read
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.records.quarantine import QuarantinedRecord
-from gristmill.core.records.record_store import RecordStore, to_json_line
+from gristmill.core.records.record_store import RecordStore, damaged_records, to_json_line
 from gristmill.core.records.rejected_rows import RejectedFiles
 from gristmill.core.records.run_location import BESIDE, LINK, PLAN, link_to
 from gristmill.core.records.source_counts import COUNTS_DIRECTORY, SourceCounts
@@ -70,8 +70,18 @@ class LedgerEntry:
 
     @classmethod
     def of(cls, line: dict[str, Any]) -> LedgerEntry:
-        written = {name: _files(line.get(name)) for name in ("written", "rejected", "scores")}
-        return cls(**{**line, "files": tuple(line["files"]), **written})
+        try:
+            written = {name: _files(line.get(name)) for name in ("written", "rejected", "scores")}
+            entry = cls(**{**line, "files": tuple(line["files"]), **written})
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise damaged_records(f"an entry of the ledger is incomplete ({error!r})") from error
+        paths = [file.path for some in (entry.written, entry.rejected, entry.scores) for file in some or ()]
+        numbers = (entry.rows, entry.read, entry.quarantined)
+        if not all(isinstance(text, str) for text in (entry.source, entry.attempt, *entry.files, *paths)) or not all(
+            isinstance(number, int) for number in numbers
+        ):
+            raise damaged_records("an entry of the ledger has values of other types")
+        return entry
 
     def output(self, now: Lineage) -> WrittenFiles:
         """The task that the last stage returned for the source, with its current input files and order."""
