@@ -22,7 +22,8 @@ def finished(folder: Path) -> Path:
 @pytest.mark.parametrize(
     "line",
     [
-        b'{"source": ', b"[1]", b"\xff", b'"text"', b"{}", b'{"source": 1, "fingerprint": "", "plan": "", "files": []}',
+        b'{"source": ', b"[1]", b"[" * 100_000,
+        b"\xff", b'"text"', b"{}", b'{"source": 1, "fingerprint": "", "plan": "", "files": []}',
         b'{"source": "a", "fingerprint": "", "plan": "", "files": 1}',
         b'{"source": "a", "fingerprint": "", "plan": "", "files": [], "written": [{"path": 1, "rows": 1}]}',
         b'{"source": "a", "fingerprint": "", "plan": "", "files": [], "unknown": 1}',

@@ -110,7 +110,7 @@ class RecordStore:
     def _object(self, where: str, content: bytes) -> dict[str, Any]:
         try:
             found = parse_line(content)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise damaged_records(f"{hide_in_urls(self.url)}/{where} is not JSON ({error})") from error
         if not isinstance(found, dict):
             raise damaged_records(f"{hide_in_urls(self.url)}/{where} is not a JSON object")
