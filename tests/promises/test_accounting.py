@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -17,8 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from gristmill import LocalExecutor, Pipeline, ProcessingStage, Route
+from gristmill.cli.main import app
 from gristmill.core.executor import Observer, Progress
 from gristmill.dedup import ExactDeduplicationStage
 from gristmill.observe import Several
@@ -217,6 +220,26 @@ def killed_and_resumed(setting: Setting, place: Path, workers: int) -> None:
 )
 def test_a_killed_run_counts_each_source_once(setting: Setting, workers: int, tmp_path: Path) -> None:
     killed_and_resumed(setting, tmp_path, workers)
+
+
+def test_a_run_with_nothing_to_do_and_one_that_starts_anew_say_so(tmp_path: Path) -> None:
+    Setting(4, ()).write_input(tmp_path)
+    recipe = tmp_path / "r.yaml"
+    branch = {"JsonlWriter": {"path": str(tmp_path / "out")}}
+    other = {"JsonlWriter": {"path": str(tmp_path / "other")}}
+    route = {"Route": {"by": "split", "to": {"train": branch, "test": other}}}
+    recipe.write_text(json.dumps({"stages": [{"JsonlReader": {"file_paths": str(tmp_path / "in")}}, route]}))
+    command = ["run", str(recipe), "--workers", "0"]
+    estimated = CliRunner().invoke(app, ["plan", str(recipe), "--estimate"])
+    assert "about 0 bytes" not in estimated.stdout
+    assert not (tmp_path / "out").exists()
+    with_directory = [*command, "--run-dir", str(tmp_path / "run")]
+    first, again = (CliRunner().invoke(app, with_directory) for _ in range(2))
+    assert "nothing to do" not in first.stdout
+    assert "nothing to do: 5 sources were done before" in again.stdout
+    counts = [re.findall(r"[0-9,]+ rows in, [0-9,]+ out", told.stdout) for told in (first, again)]
+    assert counts[0] == counts[1] != []
+    assert "starts anew" in CliRunner().invoke(app, command).stderr
 
 
 @pytest.mark.slow

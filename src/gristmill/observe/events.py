@@ -68,9 +68,10 @@ class Events(Observer):
             self.tell("stage", seconds=_round(progress.seconds), stage=line.name, **counts, **more)
 
     def _tell_failures(self, progress: Progress) -> None:
+        now = progress.attempt_stages
         for index, (name, stats) in enumerate(progress.stages):
-            if more := stats.quarantined - self._reported_failures.get(index, 0):
-                self._reported_failures[index] = stats.quarantined
+            if more := now[index][1].quarantined - self._reported_failures.get(index, 0):
+                self._reported_failures[index] = now[index][1].quarantined
                 at = _round(progress.seconds)
                 self.tell("quarantine", seconds=at, stage=name, records=more, so_far=stats.quarantined)
 
