@@ -13,9 +13,17 @@ if TYPE_CHECKING:
     from gristmill.audio.audio_task import AudioTask as AudioTask
     from gristmill.audio.batch import AudioBatch as AudioBatch
     from gristmill.audio.batch import BadAudio as BadAudio
+    from gristmill.audio.clean_sound import MonoConversionStage as MonoConversionStage
+    from gristmill.audio.clean_sound import NormalizeLoudnessStage as NormalizeLoudnessStage
+    from gristmill.audio.clean_sound import ResampleAudioStage as ResampleAudioStage
+    from gristmill.audio.clean_sound import TrimSilenceStage as TrimSilenceStage
     from gristmill.audio.columns import AudioToDocumentStage as AudioToDocumentStage
     from gristmill.audio.columns import GetAudioDurationStage as GetAudioDurationStage
     from gristmill.audio.columns import PreserveByValueStage as PreserveByValueStage
+    from gristmill.audio.cut_segments import JoinSplitAudioMetadataStage as JoinSplitAudioMetadataStage
+    from gristmill.audio.cut_segments import SegmentConcatenationStage as SegmentConcatenationStage
+    from gristmill.audio.cut_segments import SplitLongAudioStage as SplitLongAudioStage
+    from gristmill.audio.cut_segments import TimestampMapperStage as TimestampMapperStage
     from gristmill.audio.decode import AudioHeader as AudioHeader
     from gristmill.audio.decode import Sound as Sound
     from gristmill.audio.decode import audio_header as audio_header

@@ -13,7 +13,6 @@ that is less than `KEPT_BYTES` in a batch; the rest is decoded again if another 
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -152,17 +151,26 @@ class WaveformStage(ProcessingStage[AudioBatch, AudioBatch]):
     def inputs(self) -> tuple[list[str], Columns]:
         return ["data"], []
 
-    @abstractmethod
     def process_waveforms(self, rows: AudioBatch, waveforms: Sequence[Samples]) -> AudioBatch:
         """The rows, each with its waveform, which is read-only. Gives rows with more columns, or other rows."""
+        raise NotImplementedError(f"{type(self).__name__} must write process_waveforms or process_sounds")
+
+    def process_sounds(self, rows: AudioBatch, sounds: Sequence[Sound]) -> AudioBatch:
+        """In place of `process_waveforms`, for stages that must know the rate of each recording."""
+        return self.process_waveforms(rows, [one.samples[:, 0] if self.mono else one.samples for one in sounds])
+
+    def kept_together(self, task: AudioBatch) -> Sequence[Any] | None:
+        """A key for each row: neighbours with one key are not cut into two pieces. None: any may be."""
+        return None
 
     def process(self, task: AudioBatch) -> Iterator[AudioBatch]:
-        start, seconds = 0, 0.0
+        start, seconds, keys = 0, 0.0, self.kept_together(task)
         decoded: list[Sound | BadAudio] = []
         for row, sound in enumerate(sounds(task, self.waveform_rate(), self.mono)):
             decoded.append(sound)
             seconds += 0.0 if isinstance(sound, BadAudio) else sound.seconds
-            if seconds >= self.piece_seconds and row + 1 < task.num_items:
+            more = row + 1 < task.num_items
+            if seconds >= self.piece_seconds and more and (keys is None or keys[row] != keys[row + 1]):
                 yield self._process_piece(task, start, decoded)
                 start, seconds, decoded = row + 1, 0.0, []
         yield self._process_piece(task, start, decoded)
@@ -173,4 +181,4 @@ class WaveformStage(ProcessingStage[AudioBatch, AudioBatch]):
                 set_aside_row(task, start + index, one, self)
         good = [(start + index, one) for index, one in enumerate(decoded) if isinstance(one, Sound)]
         rows = task if len(good) == task.num_items else task.take([row for row, _ in good])
-        return self.process_waveforms(rows, [sound.samples[:, 0] if self.mono else sound.samples for _, sound in good])
+        return self.process_sounds(rows, [sound for _, sound in good])

@@ -33,6 +33,7 @@ from gristmill.audio.sound.audio_format import EXTENSIONS, FLAC
 from gristmill.audio.sound.encode import ENCODED_FORMATS, encode, is_waveform_bytes
 from gristmill.audio.waveforms import decoded_of, row_of, set_aside_row, sources_of
 from gristmill.core.arrow.array_building import make_array
+from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import MIXED, POSITION, json_text, table_to_rows
 from gristmill.core.stage import Columns, ProcessingStage
 from gristmill.core.task import digest
@@ -118,8 +119,7 @@ class EncodeRecordings(ProcessingStage[AudioBatch, AudioBatch]):
     def _rows(self, task: AudioBatch, good: Sequence[int], encoded: Sequence[tuple[bytes, str]]) -> AudioBatch:
         rows = task.data.take(make_array(good, pa.int64()))
         columns = {name: rows.column(name) for name in rows.column_names if name not in (AUDIO, OFFSET, POSITION)}
-        if OFFSET in rows.column_names:
-            columns[ORIGINAL_OFFSET] = rows.column(OFFSET)
+        columns[ORIGINAL_OFFSET] = original_offsets(rows)
         if self.as_samples:
             columns |= _sample_columns(rows)
         columns[EXTENSION] = make_array([extension for _, extension in encoded], pa.string())
@@ -147,14 +147,25 @@ def _sample_columns(rows: pa.Table) -> dict[str, Any]:
     return found
 
 
+def original_offsets(table: pa.Table) -> pa.Array:
+    """Where each row begins in the file that it was made of, in seconds; null for one that is a whole file."""
+    offsets = pa.nulls(table.num_rows, pa.float64())
+    for name in (ORIGINAL_OFFSET, OFFSET):
+        if name in table.column_names:
+            more = table.column(name).combine_chunks().cast(pa.float64())
+            offsets = pc.coalesce(pc.add(offsets, more), offsets, more)
+    return offsets
+
+
 def recording_stem(row: Mapping[str, Any]) -> str:
     """A name for the file of a row: that of its recording and, for a segment, its times in milliseconds."""
     path = str(row.get(AUDIO_FILEPATH) or row.get(AUDIO_ID) or "recording")
     base = path.rpartition("/")[2]
     stem = base.rpartition(".")[0] or base
-    if row.get(OFFSET) is None:
+    offsets = [float(row[name]) for name in (ORIGINAL_OFFSET, OFFSET) if row.get(name) is not None]
+    if not offsets:
         return stem
-    start, length = float(row[OFFSET]), float(row.get(DURATION) or 0.0)
+    start, length = sum(offsets), float(row.get(DURATION) or 0.0)
     return f"{stem}_{round(1000 * start)}_{round(1000 * (start + length))}"
 
 
@@ -266,7 +277,9 @@ class SegmentExtractionStage(ProcessingStage[AudioBatch, AudioBatch]):
 
     def process(self, task: AudioBatch) -> AudioBatch:
         target = OutputDirectory(self.output_dir)
-        names = [name for name in (AUDIO_FILEPATH, AUDIO_ID, OFFSET, DURATION) if name in task.get_columns()]
+        names = [
+            name for name in (AUDIO_FILEPATH, AUDIO_ID, OFFSET, DURATION, ORIGINAL_OFFSET) if name in task.get_columns()
+        ]
         rows = table_to_rows(task.data.select(names))
         written: list[tuple[int, str, float, int]] = []
         for row, source in enumerate(sources_of(task)):
@@ -293,11 +306,10 @@ class SegmentExtractionStage(ProcessingStage[AudioBatch, AudioBatch]):
         good, paths, seconds, rates = (list(values) for values in zip(*written, strict=True)) if written else ([],) * 4
         table = task.data.take(make_array(good, pa.int64()))
         names = table.column_names
+        origin = [name for name in (ORIGINAL_FILE, AUDIO_FILEPATH) if name in names]
         new = {
-            ORIGINAL_FILE: table.column(AUDIO_FILEPATH)
-            if AUDIO_FILEPATH in names
-            else pa.nulls(len(good), pa.string()),
-            ORIGINAL_OFFSET: table.column(OFFSET) if OFFSET in names else pa.nulls(len(good), pa.float64()),
+            ORIGINAL_FILE: table.column(origin[0]) if origin else pa.nulls(len(good), pa.string()),
+            ORIGINAL_OFFSET: original_offsets(table),
             AUDIO_FILEPATH: make_array(paths, pa.string()),
             DURATION: make_array(seconds, pa.float64()),
             SAMPLE_RATE: make_array(rates, pa.int64()),
