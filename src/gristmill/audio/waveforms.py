@@ -21,7 +21,7 @@ import numpy as np
 
 from gristmill.audio.batch import AUDIO, AUDIO_FILEPATH, DECODED, DURATION, OFFSET, AudioBatch, BadAudio
 from gristmill.audio.decode import MAX_DECODED_BYTES, LongAudio, Sound, converted, decode
-from gristmill.core.arrow.table_conversion import POSITION, table_to_rows
+from gristmill.core.arrow.table_conversion import POSITION, column_values, table_to_rows
 from gristmill.core.batch import SOURCE_FILE
 from gristmill.core.errors import BadRecordError
 from gristmill.core.stage import Columns, ProcessingStage
@@ -46,8 +46,8 @@ def sources_of(batch: AudioBatch) -> list[tuple[Any, float | None, float | None]
     nothing: list[Any] = [None] * rows
     table = batch.data
     paths = table.column(AUDIO_FILEPATH).to_pylist() if AUDIO_FILEPATH in names else nothing
-    offsets = table.column(OFFSET).to_pylist() if OFFSET in names else nothing
-    durations = table.column(DURATION).to_pylist() if DURATION in names else nothing
+    offsets = column_values(table.column(OFFSET)) if OFFSET in names else nothing
+    durations = column_values(table.column(DURATION)) if DURATION in names else nothing
     encoded = nothing
     if AUDIO in names:
         buffers = (value.as_buffer() for chunk in table.column(AUDIO).chunks for value in chunk)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -34,7 +35,7 @@ from gristmill.audio.sound.encode import ENCODED_FORMATS, encode, is_waveform_by
 from gristmill.audio.waveforms import decoded_of, row_of, set_aside_row, sources_of
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.core.arrow.table_conversion import MIXED, POSITION, json_text, table_to_rows
+from gristmill.core.arrow.table_conversion import MIXED, POSITION, column_values, json_text, table_to_rows
 from gristmill.core.stage import Columns, ProcessingStage
 from gristmill.core.task import digest
 from gristmill.io.storage.file_input import block_bytes, file_system, parse_size
@@ -152,7 +153,8 @@ def original_offsets(table: pa.Table) -> pa.Array:
     offsets = pa.nulls(table.num_rows, pa.float64())
     for name in (ORIGINAL_OFFSET, OFFSET):
         if name in table.column_names:
-            more = table.column(name).combine_chunks().cast(pa.float64())
+            values = column_values(table.column(name))
+            more = make_array([None if one is None else float(one) for one in values], pa.float64())
             offsets = pc.coalesce(pc.add(offsets, more), offsets, more)
     return offsets
 
@@ -283,24 +285,27 @@ class SegmentExtractionStage(ProcessingStage[AudioBatch, AudioBatch]):
         rows = table_to_rows(task.data.select(names))
         written: list[tuple[int, str, float, int]] = []
         for row, source in enumerate(sources_of(task)):
-            path = target.file(self._name(rows[row]))
-            made = row_of(source, lambda *where, path=path: self._write(target, path, *where))
+            made = row_of(source, partial(self._write, target, rows[row]))
             if isinstance(made, BadAudio):
                 set_aside_row(task, row, made, self)
             else:
-                written.append((row, path, *made))
+                written.append((row, *made))
         return self._rows(task, written)
 
     def _name(self, row: Mapping[str, Any]) -> str:
         origin = str(row.get(AUDIO_FILEPATH) or row.get(AUDIO_ID) or "")
         return safe_file_name(f"{recording_stem(row)}-{digest([origin], 4)}.{self.output_format}")
 
-    def _write(self, target: OutputDirectory, path: str, source: Any, offset: Any, duration: Any) -> tuple[float, int]:
+    def _write(
+        self, target: OutputDirectory, row: Mapping[str, Any], source: Any, offset: Any, duration: Any
+    ) -> tuple[str, float, int]:
+        """Path, seconds and rate of the file."""
         sound = decode(source, offset, duration)
+        path = target.file(self._name(row))
         data = encode(sound.samples, sound.rate, self.output_format)
         with target.create(path) as file:
             file.write(data)
-        return sound.seconds, sound.rate
+        return path, sound.seconds, sound.rate
 
     def _rows(self, task: AudioBatch, written: Sequence[tuple[int, str, float, int]]) -> AudioBatch:
         good, paths, seconds, rates = (list(values) for values in zip(*written, strict=True)) if written else ([],) * 4
