@@ -47,7 +47,7 @@ def written(folder: Path) -> dict[str, bytes]:
 
 def test_why_shows_what_became_of_a_row(mill: Path) -> None:
     told = gristmill("why", mill / "run", "1-2").stdout
-    assert "1-2  dropped by WordCountFilter: WordCountFilter score 11 is outside min_words=20" in told
+    assert "1-2  dropped by WordCountFilter: 11, below min_words=20" in told
     assert f"from: {mill}/data/1.jsonl, position " in told
     assert "MeanWordLengthFilter" in told  # which has scored it too
     assert "\x1b" not in told

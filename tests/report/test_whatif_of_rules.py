@@ -12,6 +12,7 @@ import pytest
 from gristmill import LocalExecutor, Pipeline, Route
 from gristmill.core.row_sampling import Sample
 from gristmill.report.whatif import WhatIf, whatif
+from gristmill.report.why import why
 from gristmill.text import (
     C4QualityFilter,
     DocumentFilter,
@@ -192,3 +193,11 @@ def test_a_branch_says_nothing_of_rows_that_were_dropped_before_it(place: Path) 
     )
     assert found.before.rows < truth
     assert found.after.rows <= truth <= found.after.rows + found.unknown.rows
+
+
+@pytest.mark.parametrize("kind", ["scores", "rejected"])
+def test_why_names_the_rule_its_number_and_its_limit(place: Path, kind: str) -> None:
+    stages = [JsonlReader(place / "in.jsonl"), ScoreFilter(GopherQualityFilter()), JsonlWriter(place / "out")]
+    Pipeline("one", stages=stages).run(HERE, place / "run", scores=kind == "scores", rejected=kind == "rejected")
+    [story] = why(str(place / "run"), "1")
+    assert (story.dropped_by, story.reason) == ("GopherQualityFilter", "17 words, fewer than min_doc_words=50")

@@ -21,6 +21,7 @@ from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.batch import scatter_to_rows
 from gristmill.core.deciding_stage import DecidingStage, FilteringStage
 from gristmill.core.errors import InputError, did_you_mean, shorten
+from gristmill.core.records.drop_reasons import limit_text
 from gristmill.core.records.value_identity import KIND, describe_value
 from gristmill.core.stage import ProcessingStage
 from gristmill.report.score_dependence import changed_labels, comparable_scores
@@ -102,6 +103,16 @@ class RecordedFilter:
                 if then is not None and not measures and label in self.changed_labels:
                     found[name] = self._with_null_scores(label, scores, then, found[name])
         return found
+
+    def broken_rule(self, label: str, row: Mapping[str, Any]) -> tuple[str | None, float, float, str] | None:
+        """The first rule that a row breaks: its name, the number, the limit, and the parameter that sets it."""
+        for rule in self.rules.get(label, ()):
+            number = row.get(rule["column"])
+            for limit, side, outside in ((rule["low"], "low", -1), (rule["high"], "high", 1)):
+                if limit is not None and isinstance(number, int | float) and (number - limit) * outside > 0:
+                    told = limit_text(limit, rule[f"{side}_name"], side == "low")
+                    return rule["rule"] or None, number, limit, told
+        return None
 
     def _with_null_scores(self, label: str, scores: pa.Array, then: pa.Array, found: pa.Array) -> pa.Array:
         """What is found, with what the stage says to a score of null, for the rows that have it."""

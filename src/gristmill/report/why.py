@@ -22,6 +22,7 @@ from gristmill.core.records.row_scores import CHARS, DROPPED, FACTS, FILE, ID, L
 from gristmill.core.task import digest
 from gristmill.dedup.clusters.cluster_table import SIMILARITY
 from gristmill.report.cluster_table_listing import ComparedColumns, cluster_tables, compared_columns
+from gristmill.report.drop_sentence import drop_sentence
 from gristmill.report.recorded_filters import recorded_filters
 from gristmill.report.run_records import REJECTED, SCORES, Records, has_row, read_output_row, row_id
 from gristmill.report.whatif import input_row_at
@@ -170,7 +171,12 @@ def _scored(records: Records, row: Mapping[str, Any]) -> RowOutcome:
                 kept = False if rule.needs_all_rows and rule.name == story.dropped_by else verdicts.get(label)
                 story.scores.append(FilterScore(rule.name, label, row[column], threshold, kept))
     failed = [one for one in story.scores if one.stage == story.dropped_by and one.kept is False]
-    story.reason = ", ".join(_reason(one.filter, one.score, one.threshold) for one in failed if _number(one))
+    broken = {rule.name: rule for rule in recorded_filters(records)}
+    for one in failed:
+        told = broken[one.stage].broken_rule(one.filter, row)
+        if told is not None or _number(one):
+            story.reason = drop_sentence(*told) if told else _reason(one.filter, one.score, one.threshold)
+            break
     return story
 
 
@@ -193,7 +199,10 @@ def _rejected(row: dict[str, Any]) -> RowOutcome:
     score, threshold = row["rejected_score"], row["rejected_threshold"] or ""
     if row["rejected_filter"]:
         story.scores = [FilterScore(row["rejected_by"], row["rejected_filter"], score, threshold, False)]
-    if score is not None:
+    rule, limit = row.get("rejected_rule"), row.get("rejected_limit")
+    if score is not None and limit is not None and row["rejected_filter"] != SIMILARITY:
+        story.reason = drop_sentence(rule, score, limit, threshold)
+    elif score is not None:
         story.reason = _reason(row["rejected_filter"], score, threshold)
     return story
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gristmill.core.arrow.table_conversion import POSITION
-from gristmill.core.records.rejected_rows import FILTER, SCORE, STAGE, THRESHOLD
+from gristmill.core.records.rejected_rows import FILTER, LIMIT, RULE, SCORE, STAGE, THRESHOLD
+from gristmill.report.drop_sentence import drop_sentence
 from gristmill.view.data.media import MediaContent
 from gristmill.view.data.query import LENGTH, ColumnRoles, RowQuery
 from gristmill.view.data.row_sets import QUARANTINED, QUARANTINED_BY, RowSet
@@ -232,7 +233,9 @@ def _why_dropped(values: Mapping[str, Any], fate: str) -> list[SafeHtml]:
         return []
     told = [element("b", format_value(values[STAGE]), class_="dropped")]
     score, threshold = values.get(SCORE), values.get(THRESHOLD)
-    if score is not None:
+    if values.get(RULE) is not None:
+        told.append(element("span", drop_sentence(values[RULE], values[SCORE], values.get(LIMIT), threshold or "")))
+    elif score is not None:
         filtered = values.get(FILTER)
         label = f"{filtered}: " if filtered and filtered != values[STAGE] else ""
         told.append(element("span", f"{label}score {number(score)}", f" (threshold: {threshold})" if threshold else ""))

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gristmill.core.arrow.table_conversion import POSITION
-from gristmill.core.records.rejected_rows import FILE, FILTER, PLACE, SCORE, STAGE, THRESHOLD
+from gristmill.core.records.rejected_rows import FILE, FILTER, LIMIT, PLACE, RULE, SCORE, STAGE, THRESHOLD
+from gristmill.report.drop_sentence import drop_sentence
 from gristmill.report.run_report.score_histogram import limits_in_threshold
 from gristmill.view.data.query import ColumnRoles, RowQuery
 from gristmill.view.data.row_sets import QUARANTINED, QUARANTINED_BY
@@ -77,7 +78,10 @@ def _outcome(values: Mapping[str, Any], row_set: str) -> SafeHtml:
     if values.get(STAGE) is None:
         return element("p", "Kept.", class_="why kept") if row_set == "kept" else SafeHtml("")
     reason: tuple[object, ...] = (".",)
-    if values.get(SCORE) is not None:
+    if values.get(RULE) is not None:
+        told = drop_sentence(values[RULE], values[SCORE], values.get(LIMIT), values.get(THRESHOLD) or "")
+        reason = (f": {told}.",)
+    elif values.get(SCORE) is not None:
         comparison = _compare(values[SCORE], values.get(THRESHOLD) or "")
         reason = (f": {values.get(FILTER) or 'score'} ", element("b", number(values[SCORE])), f"{comparison}.")
     paragraphs = [element("p", "Dropped by ", element("b", format_value(values[STAGE]), class_="dropped"), *reason)]
