@@ -126,6 +126,10 @@ def test_tasks_of_the_user_take_metadata_too() -> None:
     assert Numbers([1], 5).extra == 5
 
 
+def test_help_shows_the_fields_of_a_task() -> None:
+    assert list(inspect.signature(DocumentBatch).parameters) == ["data", "dataset_name", "metadata", "objects"]
+
+
 def test_a_name_in_two_places_is_refused() -> None:
     with pytest.raises(TypeError, match="positional"):
         DocumentBatch("name", frame(), dataset_name="other")

@@ -35,6 +35,7 @@ from gristmill.cli.command_runner import (
 )
 from gristmill.cli.commands import card, index, metrics, models, push, quarantine, whatif, why
 from gristmill.cli.commands.doctor import doctor
+from gristmill.cli.commands.migrate import migrate
 from gristmill.cli.commands.view import view
 
 app = typer.Typer(
@@ -54,6 +55,7 @@ Settings = Annotated[
 app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(metrics.app, name="metrics")
 app.command()(doctor)
+app.command()(migrate)
 app.add_typer(index.app, name="index")
 app.add_typer(models.app, name="models")
 app.command()(why.why)

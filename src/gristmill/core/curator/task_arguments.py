@@ -17,6 +17,14 @@ class TaskType(type):
             args, kwargs = _own_arguments(cls, args, dict(kwargs))
         return super().__call__(*args, **kwargs)
 
+    @property
+    def __signature__(cls) -> Any:
+        """What `help` shows: the fields of the class, and not the arguments of `__call__`."""
+        import inspect
+
+        own = inspect.signature(getattr(cls, "__init__"))  # noqa: B009  mypy: an instance may have another one
+        return own.replace(parameters=list(own.parameters.values())[1:])
+
 
 def _own_arguments(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The same arguments as our constructors name them."""

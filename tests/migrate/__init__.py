@@ -1,0 +1,1 @@
+"""Code for NeMo Curator, rewritten."""
