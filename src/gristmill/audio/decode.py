@@ -48,6 +48,9 @@ LOST_SECONDS, LOST_SHARE = 0.25, 0.01
 encoders pad, and manifests round."""
 
 WINDOW_FRAMES = 2**20
+_JOINED_FRAMES = 2**15
+"""FFmpeg gives about a thousand frames at a time; they are handed on in larger blocks."""
+
 _PREROLL_SECONDS = 0.5
 """How long before a segment decoding begins: most codecs need some sound to settle."""
 
@@ -218,14 +221,23 @@ class _AvFile(OpenSound):
             wanted = (start / rate - _PREROLL_SECONDS) / float(base or 1)
             self._container.seek(first + int(wanted), stream=self._stream, backward=True)
         place, tolerance = -1, 2 * float(base or 0) * rate + 1
+        waiting: list[Any] = []
+        count = 0
         for frame in self._container.decode(self._stream):
-            given = max(place, 0) if frame.pts is None else round(float((frame.pts - first) * base) * rate)
-            if place < 0 or abs(given - place) > tolerance:  # the first, or after one that was left out
-                place = given
-            for converted in self._resampler.resample(frame):
-                block = converted.to_ndarray().T
-                yield place, block
-                place += len(block)
+            given = max(place, 0) + count if frame.pts is None else round(float((frame.pts - first) * base) * rate)
+            if place < 0 or abs(given - place - count) > tolerance:  # the first, or after one that was left out
+                if waiting:
+                    yield place, np.concatenate(waiting, axis=1).T
+                place, count, waiting = given, 0, []
+            same = frame.format.name == "fltp" and frame.sample_rate == rate
+            for piece in [frame] if same else self._resampler.resample(frame):
+                waiting.append(piece.to_ndarray())
+                count += piece.samples
+            if count >= _JOINED_FRAMES:
+                yield place, np.concatenate(waiting, axis=1).T
+                place, count, waiting = place + count, 0, []
+        if waiting:
+            yield place, np.concatenate(waiting, axis=1).T
 
     def close(self) -> None:
         self._container.close()
