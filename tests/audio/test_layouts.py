@@ -54,7 +54,8 @@ def kaldi(root: Path) -> Any:
     put(root / "wav.scp", "rec1 a.wav\nrec2 sox a.wav -t wav - |\n")
     put(root / "text", "utt1 hello there\nutt2 you\n")
     put(root / "utt2spk", "utt1 anna\n")
-    return KaldiReader(str(put(root / "segments", "utt1 rec1 0.25 1.25\nutt2 rec1 1.5 2.0\nutt3 rec2 0 1\nutt4\n")))
+    put(root / "segments", "utt1 rec1 0.25 1.25\nutt2 rec1 1.5 2.0\nutt3 rec2 0 1\nutt4\n")
+    return KaldiReader(str(root))
 
 
 def kaldi_without_segments(root: Path) -> Any:

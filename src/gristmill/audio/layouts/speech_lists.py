@@ -31,7 +31,7 @@ from gristmill.core.stage import Columns, CompositeStage, ProcessingStage
 from gristmill.core.task import EmptyTask, FileGroupTask, FileSlice
 from gristmill.io.formats.line_blocks import MAX_LINE_BYTES, read_head
 from gristmill.io.formats.plain_text import TEXT_COLUMN, read_text_lines
-from gristmill.io.read.file_listing import Paths
+from gristmill.io.read.file_listing import InputFile, Paths, list_files
 from gristmill.io.read.file_partitions import BY_LINES, FilePartitioningStage
 from gristmill.io.read.files_reader import QUARANTINE, FilesReader
 from gristmill.io.storage.file_input import BadRecord, FileInput
@@ -260,6 +260,7 @@ class ListReader(CompositeStage[EmptyTask, AudioBatch]):
     """Base of the readers of lists."""
 
     stage_class: ClassVar[type[ListReaderStage]]
+    listing_class: ClassVar[type[FilePartitioningStage]] = FilePartitioningStage
     extensions: ClassVar[Sequence[str]]
     _catalogue_kind = "reader"
 
@@ -277,7 +278,7 @@ class ListReader(CompositeStage[EmptyTask, AudioBatch]):
         self.decompose()  # raises for wrong parameters
 
     def decompose(self) -> Sequence[ProcessingStage[Any, Any]]:
-        listing = FilePartitioningStage(
+        listing = self.listing_class(
             self.file_paths,
             self.files_per_partition,
             self.blocksize,
@@ -290,10 +291,28 @@ class ListReader(CompositeStage[EmptyTask, AudioBatch]):
         return [listing, self.stage_class(*settings)]
 
 
-class KaldiReader(ListReader):
-    """Reads a directory of Kaldi: `segments` if there is one, else `wav.scp`, named by their paths."""
+class _KaldiListing(FilePartitioningStage):
+    """Lists each wav.scp, or the segments beside it."""
 
-    stage_class, extensions = KaldiReaderStage, (".scp",)
+    def files(self) -> Sequence[InputFile]:
+        if self._listing is None:
+            self._listing = [self._segments_of(file) for file in super().files()]
+        return self._listing
+
+    def _segments_of(self, file: InputFile) -> InputFile:
+        if file.path.rpartition("/")[2] != "wav.scp":
+            return file
+        try:
+            [segments] = list_files(f"{folder_of(file.path)}/segments", [""], self.storage_options)
+        except InputError:
+            return file
+        return segments._replace(name=f"{file.name.removesuffix('wav.scp')}segments")
+
+
+class KaldiReader(ListReader):
+    """Reads directories of Kaldi: the `segments` in each, or if there are none its `wav.scp`."""
+
+    stage_class, listing_class, extensions = KaldiReaderStage, _KaldiListing, (".scp",)
 
 
 class CommonVoiceReader(ListReader):
