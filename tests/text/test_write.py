@@ -1,6 +1,7 @@
 """JsonlWriter and ParquetWriter: the same bytes for every way to cut the input, options, round trips."""
 
 import json
+import math
 import re
 import shutil
 import tempfile
@@ -74,6 +75,7 @@ WRITERS = [
     cuts=st.sets(st.integers(1, 11)),
 )
 @example(rows=[{"a": 1, "b": "x"}, {"a": 1.5}, {"b": {"k": 2**70}, "c": True}], cuts={1, 2})
+@example(rows=[{"": math.inf}, {"": []}], cuts={1})
 @settings(max_examples=40, deadline=None)
 def test_the_bytes_do_not_depend_on_the_cuts(make, rows, cuts):
     rows = [{"z": index, **row} for index, row in enumerate(rows)]

@@ -14,7 +14,15 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import as_one_array, literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.settled_types import is_list, json_values
-from gristmill.core.arrow.table_conversion import column_values, is_json, is_text, json_text, nulls, whole_number
+from gristmill.core.arrow.table_conversion import (
+    column_values,
+    is_json,
+    is_text,
+    json_array,
+    json_text,
+    nulls,
+    whole_number,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -171,9 +179,7 @@ def _unquoted(texts: pa.Array) -> pa.Array:
 def _to_json(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if is_json(array.type):
         return pa.ExtensionArray.from_storage(kind, array.storage.cast(kind.storage_type))
-    values = column_values(pa.chunked_array([array]))
-    texts = [None if value is None else json_text(whole_number(value)) for value in values]
-    return pa.ExtensionArray.from_storage(kind, make_array(texts, pa.string()).cast(kind.storage_type))
+    return json_array(column_values(pa.chunked_array([array])), kind)
 
 
 def _sorted_json(value: Any) -> str:
