@@ -230,6 +230,51 @@ def test_lists_come_from_files_too(tmp_path: Path) -> None:
         FlaggedWordsFilter(str(plain)).score_document("x")
 
 
+_URL_PARTS = [
+    "http://",
+    "www.",
+    "Sex",
+    "sexy",
+    "ads",
+    "-",
+    "_",
+    "/",
+    ".",
+    "x",
+    "K\u212a",
+    "\u017f",
+    "É",
+    "é",
+    "xx",
+    " ",
+    "S E X",
+]
+_URL_WORDS = st.sets(st.sampled_from(["sex", "k", "é", "a b", "c++", "ſ", "ads", "\ud800"]))
+
+
+@given(
+    st.lists(st.none() | st.lists(st.sampled_from(_URL_PARTS)).map("".join) | st.text()),
+    _URL_WORDS,
+    _URL_WORDS,
+    _URL_WORDS,
+    st.sets(st.sampled_from(["ads.x", "x"])),
+)
+def test_a_column_of_urls_is_measured_as_each_url(
+    urls: list[str | None], words: set[str], soft: set[str], subwords: set[str], domains: set[str]
+) -> None:
+    one = UrlBlocklistFilter(domains, words={"never", *words}, soft_words=soft, subwords=subwords)
+    found = one.measure_batch(pa.array(urls, pa.string()))
+    rows = [one.measure(url or "") for url in urls]
+    assert {name: column.to_pylist() for name, column in found.items()} == {
+        rule.name: [row[rule.name] for row in rows] for rule in one.rules()
+    }
+
+
+def test_a_long_list_of_words_of_urls_is_compared_too() -> None:
+    one = UrlBlocklistFilter(words=[f"word{number}" for number in range(5000)])
+    assert one.score_batch(pa.array(["http://a.b/word4999", "http://a.b/word5000"])).to_pylist() == ["words", ""]
+
+
 def test_a_share_of_bad_documents_may_pass_and_always_the_same() -> None:
     one, other = (C4BadWordsFilter(["darn"], keep_fraction=0.3, seed=seed) for seed in (0, 1))
     documents = [f"darn {number}" for number in range(1000)]

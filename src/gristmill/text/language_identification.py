@@ -104,14 +104,20 @@ def check_known_languages(name: str, languages: Iterable[str], model: FastTextMo
             )
 
 
-def normalise_for_model(texts: pa.Array) -> pa.Array:
-    """Texts for the model: empty if there are no letters, lower case if most letters are capitals."""
+def identify(model: FastTextModel, texts: pa.Array) -> list[tuple[str, float]]:
+    """The language of each text and its probability. Text mostly in capitals is looked at in lower case; text without
+    letters has no language."""
     texts = texts.fill_null(literal("", pa.string()))
     counts = column_statistics.count_column(texts, ("letters", "capitals"))
     no_letters = pc.equal(counts["letters"], literal(0, pa.int64()))
     mostly_capitals = pc.greater(pc.multiply(counts["capitals"], literal(2, pa.int64())), counts["letters"])
-    texts = pc.replace_with_mask(texts, mostly_capitals, pc.utf8_lower(texts.filter(mostly_capitals)))
-    return pc.if_else(no_letters, literal("", pa.string()), texts)
+    best = model.best(texts)  # of all: leaving some out would copy the column
+    rows = pc.indices_nonzero(mostly_capitals).to_pylist()
+    for row, found in zip(rows, model.best(pc.utf8_lower(texts.filter(mostly_capitals))), strict=True):
+        best[row] = found
+    for row in pc.indices_nonzero(no_letters).to_pylist():
+        best[row] = (UNKNOWN, 0.0)
+    return best
 
 
 class IdentifyLanguage(DecidingStage[DocumentBatch]):
@@ -176,8 +182,9 @@ class IdentifyLanguage(DecidingStage[DocumentBatch]):
         texts = text_column(self, batch.data, self.text_field)
         if self.max_characters is not None:
             texts = pc.utf8_slice_codeunits(texts, 0, self.max_characters)
-        best = self._model.best(normalise_for_model(texts))
-        keep = make_array([self._is_wanted(language, score) for language, score in best], pa.bool_())
+        best = identify(self._model, texts)
+        wanted = {one: self.languages is None or is_language(one, self.languages) for one in {one for one, _ in best}}
+        keep = make_array([wanted[one] and score >= self._least(one) for one, score in best], pa.bool_())
         languages = make_array([language for language, _ in best], pa.string())
         scores = make_array([score for _, score in best], pa.float64())
         return Decision(keep, {self.language_field: languages, self.score_field: scores})
@@ -195,6 +202,5 @@ class IdentifyLanguage(DecidingStage[DocumentBatch]):
             + (f", {dict(self.min_scores)}" if self.min_scores else ""),
         }
 
-    def _is_wanted(self, language: str, score: float) -> bool:
-        min_score = (self.min_scores or {}).get(language, self.min_score)
-        return score >= min_score and (self.languages is None or is_language(language, self.languages))
+    def _least(self, language: str) -> float:
+        return self.min_score if self.min_scores is None else self.min_scores.get(language, self.min_score)

@@ -268,9 +268,13 @@ def _is_internal(name: str, value: Any) -> bool:
 def _secret(value: Any) -> dict[str, Any] | None:
     """A secret, by a slow hash: it must not be found by trying."""
     raw = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
-    if not raw:
-        return None
-    return {KIND: "secret", "digest": hashlib.pbkdf2_hmac("sha256", raw, b"gristmill", _SECRET_ROUNDS).hex()}
+    return {KIND: "secret", "digest": _slow_digest(raw)} if raw else None
+
+
+@functools.lru_cache
+def _slow_digest(raw: bytes) -> str:
+    """Computed once for each secret: it takes 10 ms, and one value is often the argument of many stages."""
+    return hashlib.pbkdf2_hmac("sha256", raw, b"gristmill", _SECRET_ROUNDS).hex()
 
 
 def _scalar(value: Any) -> Any:

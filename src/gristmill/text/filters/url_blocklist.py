@@ -8,24 +8,32 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from gristmill.core.deciding_stage import Rule
+from gristmill.core.arrow.array_building import literal
+from gristmill.core.arrow.lazy_compute import pc
+from gristmill.core.deciding_stage import Measures, Rule
 from gristmill.text.argument_checks import check_count
 from gristmill.text.filters.user_lists import EntriesOrFile, check_entries_file, read_entries
 from gristmill.text.rule_filter import RuleFilter
+from gristmill.text.text_columns import as_array
+
+if TYPE_CHECKING:
+    from gristmill.text.text_columns import Texts
 
 MAX_HOST_CHARACTERS = 253
 """The limit of DNS. What is longer is no host, and would take quadratic time to compare."""
 
 _HOSTS_FILE_PREFIX = re.compile(r"^(?:0\.0\.0\.0|127\.0\.0\.1|::1?)\s+")  # as in the hosts files of ad blockers
 _WORD_BREAK = re.compile(r"[\W_]+")
+_MOST_IN_PATTERN = 1000
+"""Longer lists of words are compared by Python: the pattern would be too large for Arrow."""
 
 
 class UrlBlocklistFilter(RuleFilter):
@@ -38,7 +46,7 @@ class UrlBlocklistFilter(RuleFilter):
     URL, is not blocked.
     """
 
-    _not_pickled = ("_lists",)
+    _not_pickled = ("_lists", "_subwords")
 
     def __init__(
         self,
@@ -74,8 +82,12 @@ class UrlBlocklistFilter(RuleFilter):
             frozenset(map(_normalise_url, read(self.urls))) - {""},
             frozenset(entry.lower() for entry in read(self.words)) - {""},
             frozenset(entry.lower() for entry in read(self.soft_words)) - {""},
-            _any_of({_join(entry) for entry in read(self.subwords)} - {""}),
+            frozenset(map(_join, read(self.subwords))) - {""},
         )
+
+    @cached_property
+    def _subwords(self) -> re.Pattern[str] | None:
+        return re.compile(_any_of(self._lists.subwords)) if self._lists.subwords else None
 
     def rules(self) -> Sequence[Rule]:
         def rule(name: str, entries: EntriesOrFile) -> Rule:
@@ -98,8 +110,27 @@ class UrlBlocklistFilter(RuleFilter):
             "urls": int(bool(lists.urls) and _normalise_url(url) in lists.urls),
             "words": len(lists.words.intersection(words)),
             "soft_words": len(lists.soft_words.intersection(words)),
-            "subwords": int(lists.subwords is not None and lists.subwords.search(_join(url)) is not None),
+            "subwords": int(self._subwords is not None and self._subwords.search(_join(url)) is not None),
         }
+
+    def measure_batch(self, texts: Texts) -> Measures:
+        """Looks closer only at URLs in which Arrow finds a listed word, and at those that are not ASCII, which patterns
+        of Arrow and of Python read in two ways."""
+        texts, lists = as_array(texts).fill_null(literal("", pa.string())), self._lists
+        words = {one for one in lists.words | lists.soft_words if one.isascii()}
+        subwords = {one for one in lists.subwords if one.isascii()}
+        if lists.domains or lists.urls or len(words) + len(subwords) > _MOST_IN_PATTERN:
+            return super().measure_batch(texts)
+        urls = pc.ascii_lower(texts)
+        closer = pc.invert(pc.string_is_ascii(texts))
+        if words:
+            closer = pc.or_(closer, pc.match_substring_regex(urls, _any_of(words)))
+        if subwords:
+            joined = pc.replace_substring_regex(urls, _WORD_BREAK.pattern, "")
+            closer = pc.or_(closer, pc.match_substring_regex(joined, _any_of(subwords)))
+        zeros = pa.repeat(literal(0, pa.int64()), len(texts))
+        found = super().measure_batch(texts.filter(closer))
+        return {name: pc.replace_with_mask(zeros, closer, column) for name, column in found.items()}
 
 
 class _UrlLists(NamedTuple):
@@ -107,7 +138,7 @@ class _UrlLists(NamedTuple):
     urls: frozenset[str]
     words: frozenset[str]
     soft_words: frozenset[str]
-    subwords: re.Pattern[str] | None
+    subwords: frozenset[str]
 
 
 def _is_in_domain(url: str, domains: frozenset[str]) -> bool:
@@ -117,8 +148,8 @@ def _is_in_domain(url: str, domains: frozenset[str]) -> bool:
     return any(".".join(labels[start:]) in domains for start in range(len(labels)))
 
 
-def _any_of(entries: set[str]) -> re.Pattern[str] | None:
-    return re.compile("|".join(map(re.escape, sorted(entries)))) if entries else None
+def _any_of(entries: Iterable[str]) -> str:
+    return "|".join(map(re.escape, sorted(entries)))
 
 
 def _join(url: str) -> str:

@@ -18,6 +18,7 @@ from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.native_kernels import kernels
 from gristmill.text.statistics import reference
+from gristmill.text.statistics.word_segmentation import split_words
 
 ColumnStatistics = Mapping[str, pa.Array]
 """One column for each statistic, by name."""
@@ -63,12 +64,12 @@ def count_column(
 
 
 def _count_unspaced(texts: pa.Array, counts: dict[str, pa.Array], names: list[str], language: str | None) -> None:
-    """Count the lexemes of texts in scripts without spaces, which only Python can split."""
+    """Count the lexemes of texts in scripts without spaces: of their words, with spaces between them."""
     unspaced = pc.equal(counts["unspaced"], literal(1, pa.int64()))
-    again = [reference.count_statistics(text, names, language) for text in texts.filter(unspaced).to_pylist()]
-    for name in names if again else ():
-        found = make_array([one[name] for one in again], pa.int64())
-        counts[name] = pc.replace_with_mask(counts[name], unspaced, found)
+    spaced = [" ".join(split_words(text, language)) for text in texts.filter(unspaced).to_pylist()]
+    columns = kernels.text_stats(make_array(spaced, pa.string()), None, tuple(names)) if spaced else ()
+    for name, data in zip(names, columns, strict=bool(spaced)):
+        counts[name] = pc.replace_with_mask(counts[name], unspaced, _int64(data, len(spaced)))
 
 
 def _int64(data: bytes, length: int) -> pa.Array:
