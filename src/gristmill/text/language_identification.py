@@ -187,7 +187,12 @@ class IdentifyLanguage(DecidingStage[DocumentBatch]):
         keep = make_array([wanted[one] and score >= self._least(one) for one, score in best], pa.bool_())
         languages = make_array([language for language, _ in best], pa.string())
         scores = make_array([score for _, score in best], pa.float64())
-        return Decision(keep, {self.language_field: languages, self.score_field: scores})
+        by = [
+            None if kept else self.score_field if wanted[one] else self.language_field
+            for (one, _), kept in zip(best, keep.to_pylist(), strict=True)
+        ]
+        told = {self.language_field: languages, self.score_field: scores}
+        return Decision(keep, told, dropped_by=make_array(by, pa.string()))
 
     def apply(self, batch: DocumentBatch, decision: Decision) -> DocumentBatch:
         for name, column in decision.scores.items():

@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.core.deciding_stage import Measures, Rule
+from gristmill.core.deciding_stage import Measures, Rule, rule_of_bounds
+from gristmill.core.records.drop_reasons import limit_text
 from gristmill.text.document_filter import BoundedFilter, DocumentFilter
 from gristmill.text.statistics import column_statistics, reference
 from gristmill.text.statistics.word_segmentation import is_written_without_spaces
@@ -153,6 +154,14 @@ class NumberedRuleFilter(RuleFilter, BoundedFilter):
     @abstractmethod
     def score_measures(self, measures: Measures) -> pa.Array:
         """The scores of documents with these numbers: within `bounds` if they break no rule."""
+
+    def threshold(self) -> str:
+        rule = rule_of_bounds(self, *self.bounds())
+        return ", ".join(
+            limit_text(limit, name, is_low)
+            for limit, name, is_low in ((rule.low, rule.low_name, True), (rule.high, rule.high_name, False))
+            if limit is not None
+        )
 
     def deciding_rules(self) -> Sequence[Rule]:
         return RuleFilter.deciding_rules(self)

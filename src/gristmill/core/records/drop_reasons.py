@@ -6,6 +6,8 @@ numbers of filters that decide by something else than rules and numbers; those a
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +79,40 @@ def _with_broken_rule(
         if rule.name:
             why = pc.if_else(here, literal(limit_text(bound, parameter, bound is rule.low), _TEXT), why)
     return (name, score, limit), why
+
+
+def drops_by_rule(rules: Mapping[str, Sequence[Rule]], decision: Decision) -> dict[str, Counter[str]]:
+    """How many rows each filter drops, by the name of the first rule that they break; "" for filters without named
+    rules, and for rows that are dropped because they break none. Empty if the decision does not say which filter it is.
+    """
+    if decision.dropped_by is None:
+        return {}
+    found = {}
+    gone = dropped_rows(decision)
+    for label in decision.scores:
+        mine = pc.and_(gone, pc.equal(decision.dropped_by, literal(label, _TEXT)).fill_null(_FALSE))
+        if not mine.true_count:
+            continue
+        broken = pa.repeat(literal("", _TEXT), mine.true_count)
+        measures = decision.measures.get(label, {})
+        for rule in reversed(rules.get(label, ())):
+            if rule.is_on and rule.name in measures:
+                breaks = pc.invert(rule.holds(as_numbers(measures[rule.name].filter(mine)))).fill_null(_FALSE)
+                broken = pc.if_else(breaks, literal(rule.name, _TEXT), broken)
+        found[label] = Counter(counted(broken))
+    return found
+
+
+def dropped_rows(decision: Decision) -> pa.BooleanArray:
+    """The rows that are dropped, and not only set aside."""
+    dropped = pc.invert(decision.keep)
+    return dropped if decision.aside is None else pc.and_not(dropped, decision.aside)
+
+
+def counted(values: pa.Array) -> dict[str, int]:
+    """How often each value is there."""
+    counts = pc.value_counts(values)
+    return dict(zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True))
 
 
 def limit_text(bound: float, parameter: str, is_low: bool) -> str:

@@ -21,7 +21,7 @@ from gristmill.core.arrow.table_conversion import POSITION, VERDICT
 from gristmill.core.batch import SOURCE_FILE, Batch
 from gristmill.core.deciding_stage import Decision
 from gristmill.core.fast_dataclass import fast_dataclass
-from gristmill.core.records.drop_reasons import drop_reasons
+from gristmill.core.records.drop_reasons import drop_reasons, dropped_rows
 from gristmill.core.task import Task, WrittenFiles
 
 if TYPE_CHECKING:
@@ -131,9 +131,7 @@ def materialise_answer(answer: Answer[Any]) -> Answer[Any]:
 
 def _explained(stage: Any, task: Batch, decision: Decision) -> pa.Table | None:
     """The dropped rows, each with what dropped it."""
-    dropped = pc.invert(decision.keep)
-    if decision.aside is not None:
-        dropped = pc.and_not(dropped, decision.aside)
+    dropped = dropped_rows(decision)
     if not pc.any(dropped).as_py():
         return None
     reasons = drop_reasons(stage, decision)

@@ -1,6 +1,7 @@
 """Summarise the rows at each stage for the report, in little enough space to be sent along with the counts.
 
-For a deciding stage: a histogram of its scores, and a sample of the rows it dropped. For input and output: histograms
+For a deciding stage: a histogram of its scores, or how many rows got each label, how many rows each rule dropped, and a
+sample of these. For input and output: histograms
 of text lengths and languages, and a sample. Sketches can be merged in any order: the sample holds the rows with the
 smallest random draws, which depend only on a row's file and position.
 
@@ -12,24 +13,28 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
 import pyarrow as pa
 
-from gristmill.core.arrow.array_building import literal
+from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.core.arrow.table_conversion import POSITION, VERDICT, table_to_rows
+from gristmill.core.arrow.table_conversion import POSITION, VERDICT, column_values, is_json, table_to_rows
 from gristmill.core.batch import Batch, column_cache, read_copy, scatter_to_rows, stored_rows
-from gristmill.core.deciding_stage import Decision
+from gristmill.core.deciding_stage import DecidingStage, Decision, Rule
 from gristmill.core.fast_dataclass import fast_dataclass
+from gristmill.core.records.drop_reasons import counted, dropped_rows, drops_by_rule
 from gristmill.core.records.rejected_rows import rejected_column_name
 from gristmill.core.row_sampling import draw_uniform
 from gristmill.core.task import Task, digest
 
 SAMPLES, VALUES = 12, 200
-_CLIP = 1200
+OTHERS = "(others)"
+"""What labels are counted as that come after so many others."""
+
+_CLIP, _LABEL = 1200, 100
 _SHIFT, _ZERO = literal(47, pa.int64()), literal(0.0, pa.float64())
 _TEXT, _LANGUAGES = "text", ("language", "lang")
 _DRAWS = "__draws__"
@@ -45,6 +50,10 @@ class RowSketch:
     """Rows per value, for each categorical column such as the language."""
     samples: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
     """The rows with the smallest draws, each with its scores."""
+    drops: dict[str, Counter[str]] = field(default_factory=dict)
+    """Rows that each filter of a stage dropped, by the first rule that they break; "" for filters without rules."""
+    labels: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    """For each filter whose score is a label: how many rows got each label, and how many of them the stage dropped."""
 
     def add(self, other: RowSketch) -> None:
         for name, buckets in other.histograms.items():
@@ -52,7 +61,19 @@ class RowSketch:
         for name, counts in other.values.items():
             known = self.values.setdefault(name, Counter())
             known.update({value: count for value, count in counts.items() if value in known or len(known) < VALUES})
+        for name, drops in other.drops.items():
+            self.drops.setdefault(name, Counter()).update(drops)
+        for name, labels in other.labels.items():
+            for label, (rows, dropped) in labels.items():
+                self.add_label(name, label, rows, dropped)
         self.samples = _smallest([*self.samples, *other.samples])
+
+    def add_label(self, name: str, label: str, rows: int, dropped: int) -> None:
+        """More rows got a label."""
+        known = self.labels.setdefault(name, {})
+        total = known.setdefault(label if label in known or len(known) < VALUES else OTHERS, [0, 0])
+        total[0] += rows
+        total[1] += dropped
 
 
 def _smallest(samples: list[tuple[float, dict[str, Any]]]) -> list[tuple[float, dict[str, Any]]]:
@@ -68,6 +89,7 @@ class RowSketcher:
         self._wanted = list(wanted)
         self._bounds = [1.0] * len(wanted)
         self._drawn: list[list[float]] = [[] for _ in wanted]
+        self._rules: dict[int, Mapping[str, Sequence[Rule]]] = {}
         self.sketches: dict[tuple[str, int], RowSketch] = {}
 
     def take(self) -> dict[tuple[str, int], RowSketch]:
@@ -75,15 +97,22 @@ class RowSketcher:
         taken, self.sketches = self.sketches, {}
         return taken
 
-    def decided(self, position: int, batch: Batch, decision: Decision) -> None:
+    def decided(self, position: int, stage: DecidingStage[Any], batch: Batch, decision: Decision) -> None:
         """Sketch the decision of a stage on a batch."""
         if not self._wanted[position]:
             return
+        rules = self._rules.get(position)
+        if rules is None:
+            rules = self._rules[position] = stage.rules()
         batch = read_copy(batch) if decision.keep.true_count < len(decision.keep) else batch
         sketch = self.sketches.setdefault((batch.lineage.source, position), RowSketch())
         for name, scores in decision.scores.items():
             if (numbers := _numbers(scores)) is not None:
                 _count(sketch, name, numbers)
+            elif not any(rule.name for rule in rules.get(name, ())):
+                _count_labels(sketch, name, scores, dropped_rows(decision))
+        for name, drops in drops_by_rule(rules, decision).items():
+            sketch.drops.setdefault(name, Counter()).update(drops)
         keep = decision.keep
         if keep.true_count < len(keep):
             table, rows = stored_rows(batch)
@@ -187,6 +216,37 @@ def _count(sketch: RowSketch, name: str, numbers: pa.Array) -> None:
     counted = pc.value_counts(histogram_buckets(numbers))
     pairs = zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True)
     sketch.histograms.setdefault(name, Counter()).update(dict(pairs))
+
+
+def _count_labels(sketch: RowSketch, name: str, scores: Any, dropped: pa.BooleanArray) -> None:
+    """Count the rows by their label, where the scores are some."""
+    labels = _labels(scores.combine_chunks() if isinstance(scores, pa.ChunkedArray) else scores)
+    if labels is None:
+        return
+    gone = counted(labels.filter(dropped).drop_null())
+    for label, rows in counted(labels.drop_null()).items():
+        sketch.add_label(name, label if len(label) <= _LABEL else f"{label[:_LABEL]}…", rows, gone.get(label, 0))
+
+
+def _labels(scores: pa.Array) -> pa.Array | None:
+    """Scores as text: labels, lists of them, or those beside a number; None if they are something else."""
+    kind = scores.type
+    if _is_text(kind):
+        return scores
+    if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _is_text(kind.value_type):
+        return pc.binary_join(scores, literal(", ", kind.value_type))
+    if is_json(kind):
+        return make_array([_label(value) for value in column_values(scores)], pa.string())
+    if pa.types.is_struct(kind):
+        parts = [field.name for field in kind if _is_text(field.type)]
+        return pc.struct_field(scores, parts[0]) if len(parts) == 1 else None
+    return None
+
+
+def _label(value: Any) -> str | None:
+    if isinstance(value, list) and all(isinstance(part, str) for part in value):
+        return ", ".join(value)
+    return value if isinstance(value, str) else None
 
 
 def histogram_buckets(numbers: pa.Array) -> pa.Array:

@@ -157,6 +157,8 @@ def _stats_to_json(stats: StageStats, most_draw: float) -> list[Any]:
             "spread": {name: list(buckets.items()) for name, buckets in sketch.histograms.items()},
             "values": {name: dict(counts) for name, counts in sketch.values.items()},
             "samples": [sample for sample in sketch.samples if sample[0] <= most_draw],
+            "drops": {name: dict(drops) for name, drops in sketch.drops.items()},
+            "labels": sketch.labels,
         }
     return [*(getattr(stats, name) for name in ADDITIVE), stats.counts or None, told]
 
@@ -169,5 +171,7 @@ def _stats_of_json(told: Sequence[Any]) -> StageStats:
             {name: Counter(dict(pairs)) for name, pairs in sketch["spread"].items()},
             {name: Counter(counts) for name, counts in sketch["values"].items()},
             [(draw, sample) for draw, sample in sketch["samples"]],
+            {name: Counter(drops) for name, drops in sketch.get("drops", {}).items()},
+            sketch.get("labels", {}),
         )
     return stats

@@ -307,6 +307,7 @@ class Worker:
 
     def ask(self, position: int, tasks: list[Task[Any]], start: int = 0) -> Sequence[Answer[Any]]:
         """One answer per task. `start` is the index of the first row in the batch that the task was sliced from."""
+        stage: Any = self.stages[position]
         rows = tasks[0].num_items if isinstance(tasks[0], Batch) and len(tasks) == 1 else len(tasks)
         with _StageCall(self, position, tasks[0].lineage, start, start + rows):
             answers, decisions = self._answers(position, tasks)
@@ -314,10 +315,10 @@ class Worker:
             raise self._answer_count_error(position, tasks, answers)
         for task, answer, decision in zip(tasks, answers, decisions, strict=True):
             if decision is not None and isinstance(task, Batch):
-                self.sketcher.decided(position, task, decision)
+                self.sketcher.decided(position, stage, task, decision)
             if self.side_output_recorder:
                 with self._writing_side_outputs(position, task.lineage):
-                    self.side_output_recorder.judged(position, self.stages[position], task, start, answer, decision)
+                    self.side_output_recorder.judged(position, stage, task, start, answer, decision)
         return answers
 
     def _answers(self, position: int, tasks: list[Task[Any]]) -> tuple[Any, list[Decision | None]]:

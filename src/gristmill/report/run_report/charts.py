@@ -116,3 +116,19 @@ def before_after_bars(before: Mapping[str, int], after: Mapping[str, int], most:
         )
     rest = f"<p class=quiet>and {len(names) - most:,} more</p>" if len(names) > most else ""
     return f"<div class=funnel role=list>{''.join(lines)}</div>{rest}"
+
+
+def rule_bars(rules: Sequence[Mapping[str, Any]], dropped: int) -> str:
+    """A bar for each rule: the rows that it dropped, of all that the stage dropped."""
+    lines = []
+    for one in rules:
+        share = "" if one["share"] is None else f" ({one['share']:.2%})"
+        told = f"{one['dropped']:,} dropped{share}" if one["dropped"] else "<em>none dropped</em>"
+        width = 100 * one["dropped"] / dropped if dropped else 0.0
+        name = f"{escape(one['words'] or one['filter'])} <small>{escape(one['limit'])}</small>"
+        lines.append(
+            f"<div class=step role=listitem><span class=name>{name}</span>"
+            f'<span class=bar aria-hidden=true><i class=dropped style="width:{width:.3f}%"></i></span>'
+            f"<span class=told>{told}</span></div>"
+        )
+    return f"<div class=funnel role=list>{''.join(lines)}</div>"

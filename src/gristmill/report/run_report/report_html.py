@@ -79,12 +79,12 @@ def _funnel(facts: Facts) -> str:
 
 def _scores(facts: Facts) -> str:
     """A card per stage that judged rows: how its scores are spread, and some of what it dropped."""
-    judged = [stage for stage in facts["stages"] if stage.get("spread") and _judges(stage)]
+    judged = [stage for stage in facts["stages"] if _judges(stage)]
     return _section("Scores", f"<div class=cards>{''.join(map(_score_card, judged))}</div>" if judged else "")
 
 
 def _judges(stage: Facts) -> bool:
-    return not _passes(stage)
+    return bool(stage.get("spread") or _bars(stage)) and not _passes(stage)
 
 
 def _passes(stage: Facts) -> bool:
@@ -98,12 +98,37 @@ def _score_card(stage: Facts) -> str:
         threshold, limits = stage["thresholds"].get(name, ""), stage["limits"].get(name, ())
         if {found["least"], *limits} != {found["most"]}:  # where all are just at the limit there is nothing to see
             parts.append(charts.histogram(name, found, limits))
-        parts.append(f"<p><small>{escape(name)} {escape(threshold)}</small></p>" if threshold else "")
+        named = any(one["rule"] and one["filter"] == name for one in stage.get("rules") or ())
+        parts.append(f"<p><small>{escape(name)} {escape(threshold)}</small></p>" if threshold and not named else "")
+    bars = _bars(stage)
     dropped = stage["dropped"]
     share = f" ({dropped / stage['rows_in']:.2%})" if stage["rows_in"] else ""
     parts.append(f"<p>{dropped:,} dropped{share}</p>")
+    parts.append(bars)
     parts.append(_samples(stage["samples"], "dropped", "Examples of dropped rows"))
-    return f"<div class=card>{''.join(parts)}</div>"
+    return f"<div class='card{' whole' if bars else ''}'>{''.join(parts)}</div>"
+
+
+def _bars(stage: Facts) -> str:
+    """A bar for each rule of a stage that has several, and one for each label that a filter gives."""
+    parts, rules = [], stage.get("rules") or ()
+    if len(rules) > 1:
+        labels = dict.fromkeys(one["filter"] for one in rules)
+        for label in labels:
+            own = [one for one in rules if one["filter"] == label]
+            is_group = len(labels) > 1 and any(one["rule"] for one in own)
+            parts.append(f"<h4>{escape(label)}</h4>" if is_group else "")
+            parts.append(charts.rule_bars(own, stage["dropped"]))
+        filters = "filter that dropped it, and there for the " if len(labels) > 1 else ""
+        if any(one["rule"] for one in rules):
+            parts.append(f"<p><small>A row counts for the {filters}first rule that it breaks.</small></p>")
+        elif filters:
+            parts.append("<p><small>A row counts for the first filter that drops it.</small></p>")
+    for name, counts in (stage.get("labels") or {}).items():
+        kept = {label: found["rows"] - found["dropped"] for label, found in counts.items()}
+        shown = charts.before_after_bars({label: found["rows"] for label, found in counts.items()}, kept)
+        parts.append(f"<h4>{escape(name)}: rows kept, by label</h4>{shown}")
+    return "".join(parts)
 
 
 def _samples(samples: Sequence[Facts], kind: str, title: str) -> str:

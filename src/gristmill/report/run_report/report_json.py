@@ -19,6 +19,7 @@ from gristmill.core.result import StageSummary, Summary, folded_stages
 from gristmill.core.stage_roles import WriterRole
 from gristmill.report.run_records import Records, latest_entries
 from gristmill.report.run_report import provenance
+from gristmill.report.run_report.drop_counts import label_counts, rule_counts
 from gristmill.report.run_report.duplicate_clusters import duplicate_clusters
 from gristmill.report.run_report.score_histogram import build_histogram, limits_in_threshold
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from gristmill.core.records.quarantine import QuarantinedRecord
     from gristmill.core.records.row_sketch import RowSketch
     from gristmill.core.records.run_directory import Run
+    from gristmill.core.stage import ProcessingStage
 
 MAX_TIMELINE_POINTS, MAX_QUARANTINE_RECORDS, HISTOGRAM_BINS = 240, 20, 48
 SAMPLE_CHARS, OUTCOME_CHARS = 2000, 4000
@@ -126,7 +128,6 @@ def _stages(plan: Plan, progress: Progress) -> list[dict[str, Any]]:
         place += len(parts)
         line, sketch = StageSummary.of(name, parts), parts[-1].sketch
         stage = plan.all_stages[place]
-        thresholds: Mapping[str, str] = stage.thresholds() if isinstance(stage, DecidingStage) else {}
         stages.append(
             {
                 "name": line.name,
@@ -139,13 +140,19 @@ def _stages(plan: Plan, progress: Progress) -> list[dict[str, Any]]:
                 "counts": line.counts,
                 "writes": isinstance(stage, WriterRole),
                 "branch": stage._planned.branch,
-                **(_sketched(sketch, thresholds) if sketch else {}),
+                **(_sketched(sketch, stage) if sketch else {}),
+                **(_dropped_by(stage, sketch, line) if sketch and isinstance(stage, DecidingStage) else {}),
             }
         )
     return stages
 
 
-def _sketched(sketch: RowSketch, thresholds: Mapping[str, str]) -> dict[str, Any]:
+def _dropped_by(stage: DecidingStage[Any], sketch: RowSketch, line: StageSummary) -> dict[str, Any]:
+    return {"rules": rule_counts(stage, sketch, line.rows_in, line.dropped), "labels": label_counts(sketch)}
+
+
+def _sketched(sketch: RowSketch, stage: ProcessingStage[Any, Any]) -> dict[str, Any]:
+    thresholds: Mapping[str, str] = stage.thresholds() if isinstance(stage, DecidingStage) else {}
     return {
         "spread": {name: _histogram_of(buckets) for name, buckets in sketch.histograms.items() if buckets},
         "thresholds": {name: text for name, text in thresholds.items() if text},

@@ -120,7 +120,8 @@ class C4QualityFilter(NumberedRuleFilter):
 
 def _no_more_than_none(name: str, parameter: str, is_on: bool, measured_with: Mapping[str, object]) -> Rule:
     """The rule that something does not occur, if a flag says so."""
-    return Rule(name, high=0 if is_on else None, high_name=parameter, measured_with=measured_with, kind=pa.int64())
+    named = f"{parameter}={is_on}"
+    return Rule(name, high=0 if is_on else None, high_name=named, measured_with=measured_with, kind=pa.int64())
 
 
 class C4ParagraphFilter(BoundedFilter):
