@@ -154,17 +154,17 @@ def run_recipe(
 
     if as_json:
         return _run_with_events(recipe, executor, run_dir, metrics_port, estimate, **options)
-    told = _estimate(recipe, executor, run_dir) if estimate else None
-    if told and not quiet:
-        print_estimate(told)
+    estimated = _estimate(recipe, executor, run_dir) if estimate else None
+    if estimated and not quiet:
+        print_estimate(estimated)
     observer = SilentObserver() if quiet else default_progress()
     if not quiet and not run_dir:
         _say_that_it_starts_anew(recipe)
     result, place = _run(recipe, executor, run_dir, observer, metrics_port, **options)
     if not quiet:
         console_output.print_summary(result, run_dir, place[0] if place else run_dir)
-        if told:
-            print_estimate_accuracy(told, result.summary().seconds)
+        if estimated:
+            print_estimate_accuracy(estimated, result.summary().seconds)
     elif failed := console_output.quarantine_line(result):
         print_error(failed)
     return result
@@ -176,11 +176,11 @@ def _estimate(recipe: Recipe, executor: Executor | None, run_dir: str | None) ->
     from gristmill.core.records.record_store import RecordStore
     from gristmill.observe.estimate import ESTIMATE_FILE
 
-    told = make_estimate(recipe, executor)
+    estimated = make_estimate(recipe, executor)
     place = (run_dir, {}) if run_dir else recipe.build().records_directory()
     if place:
-        RecordStore(*place).write(ESTIMATE_FILE, told.facts())
-    return told
+        RecordStore(*place).write(ESTIMATE_FILE, estimated.facts())
+    return estimated
 
 
 def _run_with_events(

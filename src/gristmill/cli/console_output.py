@@ -173,10 +173,10 @@ def print_preview(preview: Preview) -> None:
         out.print(Text(f"{number}  ", "bold") + fate + Text(f"  {scores}" if scores else ""), soft_wrap=True)
         for name, value in row.shown():
             out.print(Text("   ") + Text(f"{name}: ", "dim") + Text(value), soft_wrap=True)
-    told = f"{sum(row.kept for row in preview)} kept"
+    sentence = f"{sum(row.kept for row in preview)} kept"
     if waiting := [row.waits_for for row in preview if row.waits_for]:
-        told = f"{len(waiting)} reached {printable(waiting[0])}, where a preview ends"
-    out.print(f"{count_noun(len(preview), 'row')}, {told}" if len(preview) else "no rows", style="bold")
+        sentence = f"{len(waiting)} reached {printable(waiting[0])}, where a preview ends"
+    out.print(f"{count_noun(len(preview), 'row')}, {sentence}" if len(preview) else "no rows", style="bold")
     for note in preview.notes:
         out.print(Text(printable(f"skipped: {note}"), "yellow"), soft_wrap=True)
 

@@ -25,34 +25,36 @@ def make_estimate(recipe: Recipe, executor: Executor | None) -> Estimate:
     return estimate(recipe.build(), executor or default_executor(), LocalExecutor(num_workers=0))
 
 
-def print_estimate(told: Estimate) -> None:
+def print_estimate(estimate: Estimate) -> None:
     """What each stage will do, and what the whole will take."""
     out = console()
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("stage", overflow="fold")
     for title in ("rows in", "kept", "CPU", "share"):
         table.add_column(title, justify="right", no_wrap=True)
-    for stage in told.stages:
-        share = stage.seconds / told.cpu_seconds if told.cpu_seconds else 0.0
+    for stage in estimate.stages:
+        share = stage.seconds / estimate.cpu_seconds if estimate.cpu_seconds else 0.0
         rows = (f"{stage.rows_in:,}" if stage.rows_in else "", f"{stage.kept:,}" if stage.kept else "")
         table.add_row(Text(stage.name), *rows, format_duration(stage.seconds), f"{share:.0%}")
     out.print(table)
-    workers = f"{told.workers} worker{'' if told.workers == 1 else 's'}"
-    out.print(f"about {format_duration(told.seconds)} with {workers}", style="bold")
-    out.print(f"memory: about {format_bytes(told.memory_bytes)}, {format_bytes(told.worker_bytes)} for each worker")
+    workers = f"{estimate.workers} worker{'' if estimate.workers == 1 else 's'}"
+    out.print(f"about {format_duration(estimate.seconds)} with {workers}", style="bold")
+    out.print(
+        f"memory: about {format_bytes(estimate.memory_bytes)}, {format_bytes(estimate.worker_bytes)} for each worker"
+    )
     more = ""
-    if told.temporary_bytes:
-        more = f", plus {format_bytes(told.temporary_bytes)} of temporary files during the run"
-    out.print(f"disk: about {format_bytes(told.output_bytes)} of output{more}")
-    for note in told.notes:
+    if estimate.temporary_bytes:
+        more = f", plus {format_bytes(estimate.temporary_bytes)} of temporary files during the run"
+    out.print(f"disk: about {format_bytes(estimate.output_bytes)} of output{more}")
+    for note in estimate.notes:
         out.print(Text(note, "yellow"), soft_wrap=True)
-    sampled = f"{told.sampled_share:.2%}" if told.sampled_share < 0.1 else f"{told.sampled_share:.0%}"
-    out.print(f"from {sampled} of {format_bytes(told.input_bytes)} of input", style="dim")
+    sampled = f"{estimate.sampled_share:.2%}" if estimate.sampled_share < 0.1 else f"{estimate.sampled_share:.0%}"
+    out.print(f"from {sampled} of {format_bytes(estimate.input_bytes)} of input", style="dim")
 
 
-def print_estimate_accuracy(told: Estimate, seconds: float) -> None:
+def print_estimate_accuracy(estimate: Estimate, seconds: float) -> None:
     """How good the estimate was."""
-    console().print(f"estimated {format_duration(told.seconds)}, took {format_duration(seconds)}", style="dim")
+    console().print(f"estimated {format_duration(estimate.seconds)}, took {format_duration(seconds)}", style="dim")
 
 
 def format_duration(seconds: float) -> str:

@@ -39,8 +39,8 @@ else:
 
 @recursive_repr()
 def _shown(self: Any) -> str:
-    told = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in fields(self) if field.repr)
-    return f"{type(self).__qualname__}({told})"
+    values = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in fields(self) if field.repr)
+    return f"{type(self).__qualname__}({values})"
 
 
 def _equal(self: Any, other: object) -> Any:

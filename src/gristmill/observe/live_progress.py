@@ -94,10 +94,10 @@ def render_panel(snapshot: RunSnapshot, totals: Sequence[str], width: int, most:
     from rich.text import Text
 
     totals = [total for total in totals if total] if most > 3 else totals[:1]
-    told = [
+    lines_wanted = [
         line for line in snapshot.stages if line.group is not None or line.rows_in or line.kept
     ]  # not who lists files
-    lines = _lines_that_fit(told, max(most - len(totals) - 1, 0))
+    lines = _lines_that_fit(lines_wanted, max(most - len(totals) - 1, 0))
     console = Console(file=io.StringIO(), force_terminal=True, width=width, highlight=False)
     with console.capture() as captured:
         if lines:

@@ -95,8 +95,8 @@ class Several(Observer):
 def plain_line(snapshot: RunSnapshot) -> str:
     """Everything in one line."""
     failed = f", {snapshot.quarantined:,} quarantined" if snapshot.quarantined else ""
-    told = f"{count_noun(snapshot.rows_in, 'row')} in, {snapshot.rows_out:,} out{failed}; {total_line(snapshot)}"
-    return f"{told}; {bottleneck_line(snapshot)}" if snapshot.bottleneck else told
+    line = f"{count_noun(snapshot.rows_in, 'row')} in, {snapshot.rows_out:,} out{failed}; {total_line(snapshot)}"
+    return f"{line}; {bottleneck_line(snapshot)}" if snapshot.bottleneck else line
 
 
 def total_line(snapshot: RunSnapshot) -> str:

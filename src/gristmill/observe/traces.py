@@ -78,8 +78,8 @@ class Traces(Observer):
         self.progressed(progress)
         self._tell(progress, self._segment + 1)
         if self._run is not None:
-            told = {"gristmill.sources": progress.sources_done, "gristmill.rows_in": progress.rows_read}
-            self._run.set_attributes(told)
+            attributes = {"gristmill.sources": progress.sources_done, "gristmill.rows_in": progress.rows_read}
+            self._run.set_attributes(attributes)
         if not self._entered:  # else it is known a little later whether it failed
             self._close(None)
 

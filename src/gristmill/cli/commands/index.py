@@ -24,15 +24,15 @@ def info(
         from gristmill.cli import console_output
         from gristmill.dedup import DedupIndex
 
-        told = DedupIndex(index, version=version).info()
+        facts = DedupIndex(index, version=version).info()
         if as_json:
-            typer.echo(console_output.format_json(told))
+            typer.echo(console_output.format_json(facts))
             return
-        typer.echo(f"{told['path']}: version {told['version']}, for {told['kind']} deduplication")
-        typer.echo(f"{told['documents']:,} documents, {told['bytes'] / 1e6:,.1f} MB")
-        for one in told["snapshots"]:
+        typer.echo(f"{facts['path']}: version {facts['version']}, for {facts['kind']} deduplication")
+        typer.echo(f"{facts['documents']:,} documents, {facts['bytes'] / 1e6:,.1f} MB")
+        for one in facts["snapshots"]:
             typer.echo(f"  {one['snapshot']:<20} {one['documents']:>14,} documents   since version {one['version']}")
-        typer.echo("made with " + ", ".join(f"{name}={value}" for name, value in told["parameters"].items()))
+        typer.echo("made with " + ", ".join(f"{name}={value}" for name, value in facts["parameters"].items()))
 
 
 @app.command()

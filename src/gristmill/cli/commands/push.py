@@ -39,10 +39,10 @@ def push(
             pushed = push_files(source, entries, OutputDirectory(target), card, progress)
         if quiet:
             return
-        told = f"{count_noun(pushed.copied, 'file')} with {pushed.nbytes:,} bytes copied to {pushed.target}"
-        told += f", {pushed.kept} were there" if pushed.kept else ""
-        told += f", {pushed.removed} removed" if pushed.removed else ""
-        for line in (*pushed.notes, told):
+        sentence = f"{count_noun(pushed.copied, 'file')} with {pushed.nbytes:,} bytes copied to {pushed.target}"
+        sentence += f", {pushed.kept} were there" if pushed.kept else ""
+        sentence += f", {pushed.removed} removed" if pushed.removed else ""
+        for line in (*pushed.notes, sentence):
             typer.echo(line)
 
 

@@ -114,8 +114,8 @@ def print_whatif(found: WhatIf) -> None:
     from gristmill.core.errors import printable
 
     out = console()
-    told = ", ".join(f"{name}={value}" for name, value in found.settings.items())
-    out.print(Text(printable(f"what if {told}"), "bold"), soft_wrap=True)
+    settings = ", ".join(f"{name}={value}" for name, value in found.settings.items())
+    out.print(Text(printable(f"what if {settings}"), "bold"), soft_wrap=True)
     out.print(f"of {count_noun(found.rows, 'row')}")
     out.print(f"   kept now              {_amount(found.before)}")
     out.print(f"   kept with the change  {_amount(found.after)}   {_change(found.before.rows, found.after.rows)}")

@@ -83,11 +83,11 @@ def _lines(story: RowOutcome) -> list[tuple[str, Any]]:
 def _cluster_lines(cluster: dict[str, Any]) -> list[tuple[str, Any]]:
     similar = f", similarity {cluster['similarity']:.3g}" if cluster["similarity"] is not None else ""
     if cluster["kept"]:
-        told = f"cluster of {cluster['size']:,} rows; this one was kept"
+        sentence = f"cluster of {cluster['size']:,} rows; this one was kept"
     else:
-        told = f"cluster of {cluster['size']:,} rows; {cluster['survivor']} was kept{similar}"
+        sentence = f"cluster of {cluster['size']:,} rows; {cluster['survivor']} was kept{similar}"
     others = ", ".join(cluster["members"][:5]) + (" ..." if cluster["size"] > 6 else "")
-    return [("duplicates", told), ("the others", others)]
+    return [("duplicates", sentence), ("the others", others)]
 
 
 def _print_scores(out: Console, story: RowOutcome) -> None:

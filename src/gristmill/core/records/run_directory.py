@@ -462,12 +462,12 @@ class Run:
         self.flush()
         if self.store:
             all_stages = {"stages": progress.stages, "attempt_stages": progress.attempt_stages}
-            told = {
+            metrics = {
                 key: [{"name": name, **stats.as_counts()} for name, stats in stages]
                 for key, stages in all_stages.items()
             }
             seconds = {"seconds": progress.all_seconds, "attempt_seconds": progress.seconds}
-            self.store.write("metrics.json", {**seconds, **told})
+            self.store.write("metrics.json", {**seconds, **metrics})
 
 
 def segments_in_order(plan: Plan) -> Iterator[Plan]:

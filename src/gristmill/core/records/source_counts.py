@@ -93,9 +93,9 @@ class SourceCounts:
         if lines is None:
             self.sources_unknown += 1
             return
-        for told in map(parse_line, lines):
-            if len(told["stages"]) == len(self.kept):
-                for (_, total), stage in zip(self.kept, told["stages"], strict=True):
+        for line in map(parse_line, lines):
+            if len(line["stages"]) == len(self.kept):
+                for (_, total), stage in zip(self.kept, line["stages"], strict=True):
                     total.add(_stats_of_json(stage))
 
     def add(self, source: str, group: int, stats: Sequence[StageStats]) -> None:
@@ -113,8 +113,8 @@ class SourceCounts:
         stats = self._open.pop(source, None) or [stats for _, stats in self._blank()]
         if not record:
             return stats
-        told = [_stats_to_json(stat, self._bound(place, stat.sketch)) for place, stat in enumerate(stats)]
-        self._add_line(time.monotonic() - (self._began or 0.0), source=source, segment=self.segment, stages=told)
+        written = [_stats_to_json(stat, self._bound(place, stat.sketch)) for place, stat in enumerate(stats)]
+        self._add_line(time.monotonic() - (self._began or 0.0), source=source, segment=self.segment, stages=written)
         return stats
 
     def _bound(self, place: int, sketch: RowSketch | None) -> float:
@@ -151,20 +151,20 @@ def summed(parts: Iterable[Sequence[NamedStats]], sketches: bool = True) -> list
 
 def _stats_to_json(stats: StageStats, most_draw: float) -> list[Any]:
     sketch = stats.sketch
-    told: dict[str, Any] | None = None
+    described: dict[str, Any] | None = None
     if sketch is not None:
-        told = {
+        described = {
             "spread": {name: list(buckets.items()) for name, buckets in sketch.histograms.items()},
             "values": {name: dict(counts) for name, counts in sketch.values.items()},
             "samples": [sample for sample in sketch.samples if sample[0] <= most_draw],
             "drops": {name: dict(drops) for name, drops in sketch.drops.items()},
             "labels": sketch.labels,
         }
-    return [*(getattr(stats, name) for name in ADDITIVE), stats.counts or None, told]
+    return [*(getattr(stats, name) for name in ADDITIVE), stats.counts or None, described]
 
 
-def _stats_of_json(told: Sequence[Any]) -> StageStats:
-    *numbers, counts, sketch = told
+def _stats_of_json(described: Sequence[Any]) -> StageStats:
+    *numbers, counts, sketch = described
     stats = StageStats(**dict(zip(ADDITIVE, numbers, strict=True)), counts=counts or {})
     if sketch:
         stats.sketch = RowSketch(

@@ -248,13 +248,13 @@ class DedupIndex:
 
     # -- writing ---------------------------------------------------------------------------------------
 
-    def tell_origins(self, told: Sequence[str]) -> str:
+    def write_origins(self, origins: Sequence[str]) -> str:
         """Write the fingerprints of the input files of an addition. Returns the name of their file."""
-        if not told:
+        if not origins:
             return ""
-        name = _origins_name(told)
+        name = _origins_name(origins)
         with suppress(FileExistsError):
-            self._create(self._target.file(_ORIGINS, name), "\n".join(told).encode())
+            self._create(self._target.file(_ORIGINS, name), "\n".join(origins).encode())
         return name
 
     def publish(self, version: IndexVersion) -> None:

@@ -245,7 +245,7 @@ class StageIndexes:
         source, first = self._origin.source, self._own_additions[0] if self._is_rerun else None
         if first and first.source == source:  # its run directory stays that of the first run
             return replace(mine, source=source, run=first.run, mark=first.mark, origins=first.origins)
-        return replace(mine, source=source, origins=self.extends.tell_origins(self._origin.origins))
+        return replace(mine, source=source, origins=self.extends.write_origins(self._origin.origins))
 
     def _with_snapshot_name(self, mine: IndexAddition, now: IndexVersion) -> IndexAddition:
         """An addition with the snapshot name and the directory of this run, unless it has them already."""

@@ -87,8 +87,8 @@ def push_files(
     for name in gone:
         target.remove(target.file(name))
         notes.forget(name)
-    told = _push_card(target, notes, card, CARD in there) if card else ()
-    return Pushed(target.url, copied, nbytes, kept, len(gone), told)
+    card_notes = _push_card(target, notes, card, CARD in there) if card else ()
+    return Pushed(target.url, copied, nbytes, kept, len(gone), card_notes)
 
 
 class PushNotes:

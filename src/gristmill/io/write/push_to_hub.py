@@ -64,7 +64,7 @@ def push_to_hub(
     try:
         api.create_repo(repository, repo_type="dataset", private=True, exist_ok=True)
         there = api.list_repo_files(repository, repo_type="dataset", revision=revision)
-        added, deleted, told = commit_contents(entries, there, notes.done, folder, card is not None)
+        added, deleted, card_notes = commit_contents(entries, there, notes.done, folder, card is not None)
         operations = [hub.CommitOperationDelete(path_in_repo=path) for path in deleted]
         for name, path in added:
             content = (card or "").encode() if name == CARD else source.file(name)
@@ -81,4 +81,4 @@ def push_to_hub(
     for name, entry in entries.items():
         notes.add(name, entry["checksum"])
         on_file(name, entry["bytes"])
-    return Pushed(url, len(entries), sum(entry["bytes"] for entry in entries.values()), 0, len(deleted), told)
+    return Pushed(url, len(entries), sum(entry["bytes"] for entry in entries.values()), 0, len(deleted), card_notes)
