@@ -262,7 +262,7 @@ def test_a_run_that_is_stopped(own: Any, number: int, code: int, message: str, w
         finally:
             process.kill()
     assert process.returncode == code
-    assert stderr.strip() == message
+    assert stderr.strip() == f"{message}. Without --run-dir, the next run starts from the beginning"
     assert time.monotonic() - began < 10
 
 

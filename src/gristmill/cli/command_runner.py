@@ -265,7 +265,7 @@ def _say_that_it_starts_anew(recipe: Recipe) -> None:
 def _how_to_go_on(executor: Executor | None, run_dir: str | None) -> str:
     """The command with which an interrupted run goes on."""
     if not run_dir:
-        return "Started again, it begins anew; with --run-dir DIR it could go on where it stopped"
+        return "Without --run-dir, the next run starts from the beginning"
     options = [] if executor is None else [f" --executor {type(executor).__name__}"]
     if (workers := getattr(executor, "num_workers", None)) is not None:
         options.append(f" --workers {workers}")
