@@ -113,7 +113,7 @@ def test_long_recordings_are_cut_where_it_is_quiet_and_joined_again() -> None:
     pieces = [sound.samples for sound in heard(cut)]
     assert np.array_equal(np.concatenate(pieces), samples)
     cut = cut.with_column("pred_text", cut.data.column("split_id").combine_chunks().cast("string"))
-    [row] = JoinSplitAudioMetadataStage().process(cut).data.drop_columns(["audio"]).to_pylist()
+    [row] = only(JoinSplitAudioMetadataStage(), cut).data.drop_columns(["audio"]).to_pylist()
     assert (row["offset"], row["duration"], row["text"]) == (0.0, 19.0, "x x")
     assert len(row["pred_text"].split(" ")) == 2
 

@@ -20,10 +20,7 @@ if TYPE_CHECKING:
     from gristmill.audio.columns import AudioToDocumentStage as AudioToDocumentStage
     from gristmill.audio.columns import GetAudioDurationStage as GetAudioDurationStage
     from gristmill.audio.columns import PreserveByValueStage as PreserveByValueStage
-    from gristmill.audio.cut_segments import JoinSplitAudioMetadataStage as JoinSplitAudioMetadataStage
-    from gristmill.audio.cut_segments import SegmentConcatenationStage as SegmentConcatenationStage
     from gristmill.audio.cut_segments import SplitLongAudioStage as SplitLongAudioStage
-    from gristmill.audio.cut_segments import TimestampMapperStage as TimestampMapperStage
     from gristmill.audio.decode import AudioHeader as AudioHeader
     from gristmill.audio.decode import Sound as Sound
     from gristmill.audio.decode import audio_header as audio_header
@@ -40,6 +37,9 @@ if TYPE_CHECKING:
     from gristmill.audio.filters import AudioSampleRateFilter as AudioSampleRateFilter
     from gristmill.audio.filters import AudioSilenceFilter as AudioSilenceFilter
     from gristmill.audio.filters import AudioSNRFilter as AudioSNRFilter
+    from gristmill.audio.join_segments import JoinSplitAudioMetadataStage as JoinSplitAudioMetadataStage
+    from gristmill.audio.join_segments import SegmentConcatenationStage as SegmentConcatenationStage
+    from gristmill.audio.join_segments import TimestampMapperStage as TimestampMapperStage
     from gristmill.audio.layouts.read_archives import AudioParquetReader as AudioParquetReader
     from gristmill.audio.layouts.read_archives import AudioWebDatasetReader as AudioWebDatasetReader
     from gristmill.audio.layouts.read_archives import TarredManifestReader as TarredManifestReader

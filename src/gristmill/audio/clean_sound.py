@@ -61,6 +61,8 @@ def with_sounds(rows: AudioBatch, changed: Sequence[Sound]) -> AudioBatch:
 class SoundChangingStage(WaveformStage):
     """Base of the stages that change sound. Write `change`."""
 
+    takes_empty = True
+
     rate, mono = None, False
 
     def outputs(self) -> tuple[list[str], Columns]:

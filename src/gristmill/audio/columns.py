@@ -42,6 +42,8 @@ class GetAudioDurationStage(ProcessingStage[AudioBatch, AudioBatch]):
     A recording that cannot be opened goes to quarantine.
     """
 
+    takes_empty = True
+
     def __init__(self, audio_filepath_key: str = AUDIO_FILEPATH, duration_key: str = DURATION) -> None:
         super().__init__()
         self.audio_filepath_key, self.duration_key = audio_filepath_key, duration_key

@@ -159,18 +159,13 @@ class WaveformStage(ProcessingStage[AudioBatch, AudioBatch]):
         """In place of `process_waveforms`, for stages that must know the rate of each recording."""
         return self.process_waveforms(rows, [one.samples[:, 0] if self.mono else one.samples for one in sounds])
 
-    def kept_together(self, task: AudioBatch) -> Sequence[Any] | None:
-        """A key for each row: neighbours with one key are not cut into two pieces. None: any may be."""
-        return None
-
     def process(self, task: AudioBatch) -> Iterator[AudioBatch]:
-        start, seconds, keys = 0, 0.0, self.kept_together(task)
+        start, seconds = 0, 0.0
         decoded: list[Sound | BadAudio] = []
         for row, sound in enumerate(sounds(task, self.waveform_rate(), self.mono)):
             decoded.append(sound)
             seconds += 0.0 if isinstance(sound, BadAudio) else sound.seconds
-            more = row + 1 < task.num_items
-            if seconds >= self.piece_seconds and more and (keys is None or keys[row] != keys[row + 1]):
+            if seconds >= self.piece_seconds and row + 1 < task.num_items:
                 yield self._process_piece(task, start, decoded)
                 start, seconds, decoded = row + 1, 0.0, []
         yield self._process_piece(task, start, decoded)

@@ -89,6 +89,7 @@ class EncodeRecordings(ProcessingStage[AudioBatch, AudioBatch]):
     """Puts the bytes of each recording into `audio`, with an id, a transcript and metadata for files of a sample."""
 
     name = "encode_recordings"
+    takes_empty = True
 
     def __init__(self, audio_format: str | None = None, as_samples: bool = True, block: int | None = None) -> None:
         super().__init__()
@@ -266,6 +267,8 @@ class SegmentExtractionStage(ProcessingStage[AudioBatch, AudioBatch]):
     A file is called after its recording, the times of the segment in milliseconds, and a hash of the path, so that a
     run that is repeated writes the same files. `original_file` and `original_offset` say where a row comes from.
     """
+
+    takes_empty = True
 
     def __init__(self, output_dir: str | os.PathLike[str], output_format: str = "wav", batch_size: int = 64) -> None:
         super().__init__()
