@@ -1,0 +1,121 @@
+"""What holds for every run, shown for recordings: killed and started again, kept, dropped or set aside."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gristmill import LocalExecutor, Pipeline
+from gristmill.audio import (
+    AudioDurationFilter,
+    AudioLoudnessFilter,
+    AudioScoreFilter,
+    AudioWebDatasetWriter,
+    GetAudioDurationStage,
+    ManifestReader,
+    ManifestWriterStage,
+    ResampleAudioStage,
+    SegmentConcatenationStage,
+    SplitLongAudioStage,
+)
+from tests.audio.sound_fixtures import noise, wav, write_manifest_file
+
+KILLED = """
+import sys, time
+from gristmill import LocalExecutor, Pipeline, ProcessingStage
+from tests.audio.test_audio_promises import stages
+
+class Nap(ProcessingStage):
+    not_identity = ("seconds",)
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def process(self, task):
+        time.sleep(self.seconds)
+        return task
+
+root, out, kind, pause, workers = sys.argv[1:]
+steps = stages(root, out, kind)
+steps.insert(2, Nap(float(pause)))
+Pipeline("killed", stages=steps).run(LocalExecutor(num_workers=int(workers)), run_dir=f"{out}-run", max_errors=100)
+"""
+
+
+def stages(root: str, out: str, kind: str) -> list[Any]:
+    writer = ManifestWriterStage(f"{out}/all.jsonl") if kind == "manifest" else AudioWebDatasetWriter(out, 5)
+    return [
+        ManifestReader(f"{root}/in", blocksize=900, task_batch_size=3),
+        GetAudioDurationStage(),
+        AudioScoreFilter([AudioDurationFilter(0.5), AudioLoudnessFilter(-60, 0)], [None, "lufs"]),
+        SplitLongAudioStage(0.7, 0.1),
+        ResampleAudioStage(target_sample_rate=16_000),
+        SegmentConcatenationStage(0.1),
+        writer,
+    ]
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six manifests of recordings: some short, some silent, some that are none."""
+    root = tmp_path_factory.mktemp("recordings")
+    for number in range(12):
+        sound = noise(0.2 if number % 5 == 0 else 1.0 + number / 10, 8000, level=0 if number == 7 else 0.1, seed=number)
+        (root / f"{number}.wav").write_bytes(b"no sound" if number == 4 else wav(sound, 8000))
+    for part in range(6):
+        rows = [{"audio_filepath": f"../{n}.wav", "text": f"{part} {n}", "pad": "x" * 90} for n in range(12)]
+        write_manifest_file(root / "in" / f"{part}.jsonl", rows)
+    return root
+
+
+@pytest.fixture(scope="module")
+def undisturbed(recordings: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    outs = {}
+    for kind in ("manifest", "tars"):
+        outs[kind] = tmp_path_factory.mktemp("reference") / "out"
+        Pipeline("killed", stages=stages(str(recordings), str(outs[kind]), kind)).run(
+            LocalExecutor(num_workers=0), max_errors=100
+        )
+    return outs
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {path.name: path.read_bytes() for path in files if ".run" not in str(path.relative_to(folder))}
+
+
+def start(root: Path, out: Path, kind: str, pause: float, workers: int) -> subprocess.Popen[bytes]:
+    arguments = [str(root), str(out), kind, str(pause), str(workers)]
+    quiet = {"GRISTMILL_PROGRESS": "off", "PYTHONDONTWRITEBYTECODE": ""}
+    return subprocess.Popen([sys.executable, "-c", KILLED, *arguments], env=os.environ | quiet, start_new_session=True)
+
+
+def ledger_entries(run_dir: Path) -> int:
+    """How many files the ledger has by now."""
+    return len([path for path in run_dir.rglob("*") if path.is_file() and "ledger" in str(path.relative_to(run_dir))])
+
+
+@pytest.mark.parametrize("kind", ["manifest", "tars"])
+def test_a_run_that_is_killed_and_started_again_ends_with_the_same_bytes(
+    recordings: Path, undisturbed: dict[str, Path], tmp_path: Path, kind: str
+) -> None:
+    out, run_dir = tmp_path / "out", tmp_path / "out-run"
+    for workers in (2, 1):  # killed twice, and each time there is more
+        process = start(recordings, out, kind, 0.15, workers)
+        before, until = ledger_entries(run_dir), time.monotonic() + 60
+        while ledger_entries(run_dir) <= before and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.01)
+        assert process.poll() is None, "it ended before it could be killed"
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert contents(out) != contents(undisturbed[kind])
+    assert start(recordings, out, kind, 0.0, 2).wait(120) == 0
+    assert contents(out) == contents(undisturbed[kind])
+    assert len(contents(out)) >= 1
