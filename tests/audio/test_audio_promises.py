@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,10 +11,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gristmill import LocalExecutor, Pipeline
 from gristmill.audio import (
+    AudioClippingFilter,
     AudioDurationFilter,
     AudioLoudnessFilter,
     AudioScoreFilter,
@@ -25,7 +28,9 @@ from gristmill.audio import (
     SegmentConcatenationStage,
     SplitLongAudioStage,
 )
+from gristmill.core.errors import GristmillError
 from tests.audio.sound_fixtures import noise, wav, write_manifest_file
+from tests.cli.test_why_whatif import gristmill
 
 KILLED = """
 import sys, time
@@ -119,3 +124,62 @@ def test_a_run_that_is_killed_and_started_again_ends_with_the_same_bytes(
     assert start(recordings, out, kind, 0.0, 2).wait(120) == 0
     assert contents(out) == contents(undisturbed[kind])
     assert len(contents(out)) >= 1
+
+
+@pytest.fixture
+def curated(tmp_path: Path) -> Path:
+    """A run that keeps two recordings, drops three and sets two aside."""
+    levels = {"good": 0.1, "quiet": 0.0001, "loud": 5.0, "short": 0.1, "mono": 0.1}
+    for name, level in levels.items():
+        sound = np.clip(noise(0.2 if name == "short" else 1.0, 16_000, level), -1, 1)
+        (tmp_path / f"{name}.wav").write_bytes(wav(sound, 16_000))
+    (tmp_path / "broken.wav").write_bytes(b"no sound")
+    rows = [{"id": name, "audio_filepath": f"{name}.wav"} for name in [*levels, "broken", "gone"]]
+    manifest = write_manifest_file(tmp_path / "in.jsonl", rows)
+    steps = [
+        ManifestReader(manifest),
+        AudioScoreFilter(AudioDurationFilter(0.5), "seconds"),
+        AudioScoreFilter([AudioClippingFilter(0.01), AudioLoudnessFilter(-40, -5)], ["clipped", "lufs"]),
+        ManifestWriterStage(tmp_path / "out.jsonl"),
+    ]
+    Pipeline("curated", stages=steps).run(
+        LocalExecutor(num_workers=0), run_dir=str(tmp_path / "run"), rejected=True, scores=True, max_errors=10
+    )
+    return tmp_path
+
+
+def test_why_tells_what_became_of_a_recording(curated: Path) -> None:
+    def told(name: str) -> str:
+        return gristmill("why", curated / "run", name).stdout
+
+    assert "AudioLoudnessFilter: -70, below min_lufs=-40" in told("quiet")
+    assert "dropped by AudioClippingFilter" in told("loud")
+    assert "dropped by AudioDurationFilter: 0.2, below min_seconds=0.5" in told("short")
+    assert "in the output" in told("good")
+    assert "broken.wav: not a recording in a format that is known" in told("broken")
+
+
+def test_what_if_judges_recordings_by_other_limits(curated: Path) -> None:
+    answer = gristmill("whatif", curated / "run", "--set", "AudioDurationFilter.min_seconds=0.1").stdout
+    assert "short" in answer or "1" in answer
+
+
+def test_quarantine_names_the_file_the_row_and_its_position(curated: Path) -> None:
+    records = {Path(one["row"]["audio_filepath"]).stem: one for one in quarantined(curated / "run")}
+    assert sorted(records) == ["broken", "gone"]
+    for name, record in records.items():
+        assert record["file"].endswith("in.jsonl")
+        assert record["position"] > 0
+        assert f"{name}.wav" in record["error"]
+
+
+def quarantined(run_dir: Path) -> list[dict[str, Any]]:
+    lines = [line for path in (run_dir / "quarantine").rglob("*.jsonl") for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in lines]
+
+
+def test_with_on_error_raise_the_first_bad_recording_stops_the_run(recordings: Path, tmp_path: Path) -> None:
+    steps = stages(str(recordings), str(tmp_path / "out"), "manifest")
+    with pytest.raises(GristmillError, match=r"4\.wav: not a recording in a format that is known"):
+        Pipeline("strict", stages=steps).run(LocalExecutor(num_workers=0), on_error="raise")
+    assert not (tmp_path / "out" / "all.jsonl").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from gristmill import LocalExecutor, Pipeline
+from gristmill import ImageBatch, LocalExecutor, Pipeline
 from gristmill.image import (
     ImageAnimatedFilter,
     ImageAspectRatioFilter,
@@ -33,6 +34,7 @@ from gristmill.image import (
 )
 from gristmill.image.decode import decode
 from gristmill.image.score import grey
+from tests.image.image_fixtures import encoded
 from tests.image.photo_fixtures import batch, blurred, letterboxed, noise, photo, printed, rows, saved, tiled
 
 GREY = Image.new("RGB", (300, 300), (128, 128, 128))
@@ -183,3 +185,22 @@ def test_a_filter_of_ones_own() -> None:
 def test_refusals(make: Any, message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         make()
+
+
+def test_each_image_is_decoded_once_for_all_filters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a filter that looks at headers, or drops rows, comes before those that look at pixels."""
+    decoding: Any = sys.modules[decode.__module__]
+    counted: list[int] = []
+
+    def counting(view: Any, *settings: Any, real: Any = decoding.decode, **named: Any) -> Any:
+        counted.append(len(view))
+        return real(view, *settings, **named)
+
+    monkeypatch.setattr(decoding, "decode", counting)
+    images = [encoded(seed, width=300 + seed, height=300 if seed else 40) for seed in range(5)]
+    given = ImageBatch(pa.table({"image": pa.array(images, pa.large_binary())}))
+    filters = [ImageResolutionFilter(100), ImageBlurFilter(0.0), ImageEntropyFilter(0.0), ImageBrightnessFilter(0, 255)]
+    kept = ImageScoreFilter(filters).process(given)
+    for stage in (ImageScoreFilter([ImageBrightnessFilter(0, 255)]), ImageScore(ImageEntropyFilter(0.0), "entropy")):
+        kept = stage.process(kept)
+    assert (kept.num_items, sorted(counted)) == (4, sorted(map(len, images[1:])))

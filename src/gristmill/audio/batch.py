@@ -22,8 +22,7 @@ AUDIO_FILEPATH, OFFSET, DURATION, TEXT = "audio_filepath", "offset", "duration",
 SAMPLE_RATE, NUM_CHANNELS = "sample_rate", "num_channels"
 
 DECODED = "decoded"
-"""The name of the decoded objects: for each row a dict with what has been decoded or measured of it so far. Batches
-that are made of a batch share the dicts of their rows, so what one decodes the others have."""
+"""How the names of decoded objects begin (`samples/decode.py`)."""
 
 
 class AudioBatch(SampleBatch):

@@ -17,11 +17,10 @@ from gristmill.audio.decode import AudioHeader, LongAudio, Sound, open_sound
 from gristmill.audio.filters import HEADER, LENGTH, LOUDNESS, AudioFilter
 from gristmill.audio.sound.loudness import loudness
 from gristmill.audio.sound.measures import Measures
-from gristmill.audio.waveforms import decoded_of, recording_name, row_of, sounds, sources_of
-from gristmill.core.deciding_stage import Decision
+from gristmill.audio.waveforms import recording_name, row_of, sounds, sources_of
 from gristmill.core.stage import Columns
 from gristmill.samples.batch import SampleBatch
-from gristmill.samples.decode import Decoder
+from gristmill.samples.decode import Decoder, share_decoded
 from gristmill.samples.score import SampleScore, SampleScoreFilter, ScoresSamples
 
 WHOLE_BYTES = 64 * 2**20
@@ -51,7 +50,7 @@ def _seconds(source: Any, offset: float | None, duration: float | None) -> float
 
 def measured_rows(batch: AudioBatch, kind: str) -> list[Any]:
     """What filters that look at `kind` are given for each row, or a BadAudio. It stays with the row."""
-    cells = decoded_of(batch)
+    cells = share_decoded(batch)
     missing = [row for row, cell in enumerate(cells) if kind not in cell]
     if missing:
         asked = batch if len(missing) == len(cells) else batch.take(missing)
@@ -109,10 +108,6 @@ class AudioScoreFilter(_ScoresAudio, SampleScoreFilter[AudioBatch]):
 
     max_retries = 0
     """What cannot be decoded once cannot be decoded."""
-
-    def decide(self, batch: AudioBatch) -> Decision:
-        decoded_of(batch)  # so that the batches made of this one, which each filter is given, share what is decoded
-        return super().decide(batch)
 
     def inputs(self) -> tuple[list[str], Columns]:
         return ["data"], []

@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
-from gristmill.audio.batch import AUDIO, AUDIO_FILEPATH, DECODED, DURATION, OFFSET, AudioBatch, BadAudio
+from gristmill.audio.batch import AUDIO, AUDIO_FILEPATH, DURATION, OFFSET, AudioBatch, BadAudio
 from gristmill.audio.decode import MAX_DECODED_BYTES, LongAudio, Sound, converted, decode
 from gristmill.core.arrow.table_conversion import POSITION, column_values, table_to_rows
 from gristmill.core.batch import SOURCE_FILE
 from gristmill.core.errors import BadRecordError
 from gristmill.core.stage import Columns, ProcessingStage
+from gristmill.samples.decode import share_decoded
 
 if TYPE_CHECKING:
     from gristmill.audio.decode import Samples
@@ -75,12 +76,6 @@ def _number(name: str, value: Any) -> float | None:
     return value
 
 
-def decoded_of(batch: AudioBatch) -> list[dict[Any, Any]]:
-    """For each row a dict of what has been decoded or measured of it."""
-    cells: list[dict[Any, Any]] = batch.objects.setdefault(DECODED, [{} for _ in range(batch.num_items)])
-    return cells
-
-
 def sounds(
     batch: AudioBatch, rate: int | None = None, mono: bool = False, max_bytes: int = MAX_DECODED_BYTES
 ) -> Iterator[Sound | BadAudio]:
@@ -89,7 +84,7 @@ def sounds(
     What is decoded stays with the row. At another rate it is made of what the row has, or decoded.
     """
     form = (rate, mono)
-    cells = decoded_of(batch)
+    cells = share_decoded(batch)
     sources: list[Any] = []
     free = KEPT_BYTES - sum(one.samples.nbytes for cell in cells for one in cell.values() if isinstance(one, Sound))
     for row, cell in enumerate(cells):

@@ -32,7 +32,7 @@ from gristmill.audio.batch import (
 from gristmill.audio.decode import decode
 from gristmill.audio.sound.audio_format import EXTENSIONS, FLAC
 from gristmill.audio.sound.encode import ENCODED_FORMATS, encode, is_waveform_bytes
-from gristmill.audio.waveforms import decoded_of, row_of, set_aside_row, sources_of
+from gristmill.audio.waveforms import row_of, set_aside_row, sources_of
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import MIXED, POSITION, column_values, json_text, table_to_rows
@@ -323,6 +323,4 @@ class SegmentExtractionStage(ProcessingStage[AudioBatch, AudioBatch]):
             SAMPLE_RATE: make_array(rates, pa.int64()),
         }
         columns = {name: table.column(name) for name in names if name not in (AUDIO, OFFSET)}
-        batch = AudioBatch(pa.table(columns | new), dataset_name=task.dataset_name, metadata=dict(task.metadata))
-        decoded_of(batch)
-        return batch
+        return AudioBatch(pa.table(columns | new), dataset_name=task.dataset_name, metadata=dict(task.metadata))

@@ -23,7 +23,7 @@ from gristmill.image.decode import (
 )
 from gristmill.image.filters import GREY, HEADER, PIXELS, ImageFilter
 from gristmill.samples.batch import SampleBatch
-from gristmill.samples.decode import Decoder
+from gristmill.samples.decode import Decoder, share_decoded
 from gristmill.samples.score import SampleScore, SampleScoreFilter, ScoresSamples
 
 FILTER_PIXELS = 256
@@ -54,9 +54,11 @@ class _ScoresImages(ScoresSamples):
         if looks_at != GREY:
             return super().filter_inputs(batch, looks_at)
         pixels = super().filter_inputs(batch, PIXELS)
-        if _GREY_OBJECTS not in batch.objects:
-            batch.objects[_GREY_OBJECTS] = [grey(one) for one in pixels]
-        return batch.objects[_GREY_OBJECTS]
+        cells = share_decoded(batch)
+        for cell, one in zip(cells, pixels, strict=True):
+            if _GREY_OBJECTS not in cell:
+                cell[_GREY_OBJECTS] = grey(one)
+        return [cell[_GREY_OBJECTS] for cell in cells]
 
 
 class ImageScoreFilter(_ScoresImages, SampleScoreFilter[ImageBatch]):

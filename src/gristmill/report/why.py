@@ -162,7 +162,8 @@ def _scored(records: Records, row: Mapping[str, Any]) -> RowOutcome:
     story.facts = {name: row[name] for name in (LANGUAGE, SOURCE, CHARS, TOKENS) if row.get(name) is not None}
     story.dropped_by = row.get(DROPPED)
     story.fate = "dropped" if story.dropped_by else "kept"
-    table = pa.Table.from_pylist([{name: value for name, value in row.items() if name not in FACTS}])
+    scores = {name: value for name, value in row.items() if name not in FACTS}
+    table = pa.Table.from_pylist([{FILE: row[FILE], **scores}])  # a row that was set aside may have no scores
     for rule in recorded_filters(records):
         verdicts = {label: keep[0].as_py() for label, keep in rule.verdicts(table).items()}
         for label, column in rule.columns.items():

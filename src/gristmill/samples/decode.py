@@ -50,9 +50,32 @@ def decoded_objects(
     caller must drop such rows. Without a stage a bad row raises."""
     objects: list[Any] | None = batch.objects.get(decoder.name)
     if objects is None:
-        objects = set_aside_bad_samples(batch, decode_rows(batch, decoder, field), stage)
+        objects = set_aside_bad_samples(batch, decode_once(batch, decoder, field), stage)
         batch.objects[decoder.name] = objects
     return objects
+
+
+def share_decoded(batch: SampleBatch) -> list[dict[Any, Any]]:
+    """For each row a dict of what has been decoded of it, by the name of the decoder. Batches that are made of this one
+    from now on share the dicts of their rows: what one of them decodes, the others have."""
+    cells: list[dict[Any, Any]] = batch.objects.setdefault(_shared_name(batch), [{} for _ in range(batch.num_items)])
+    return cells
+
+
+def _shared_name(batch: SampleBatch) -> str:
+    return f"{batch.decoded_objects[0]}_by_row"
+
+
+def decode_once(batch: SampleBatch, decoder: Decoder, field: str | None = None) -> list[Any]:
+    """As `decode_rows`, but for rows that a batch which shares them has decoded."""
+    cells = batch.objects.get(_shared_name(batch))
+    if cells is None:
+        return decode_rows(batch, decoder, field)
+    missing = [row for row, cell in enumerate(cells) if decoder.name not in cell]
+    asked = batch if len(missing) == len(cells) else batch.take(missing)
+    for row, result in zip(missing, decode_rows(asked, decoder, field) if missing else (), strict=True):
+        cells[row][decoder.name] = result
+    return [cell[decoder.name] for cell in cells]
 
 
 def decode_rows(batch: SampleBatch, decoder: Decoder, field: str | None = None) -> list[Any]:

@@ -17,12 +17,12 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import as_one_array, make_array
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.core.deciding_stage import FilteringStage, FilterStep, Rule, StepDecision
+from gristmill.core.deciding_stage import Decision, FilteringStage, FilterStep, Rule, StepDecision
 from gristmill.core.errors import shorten
 from gristmill.core.stage import Columns, ProcessingStage
 from gristmill.core.stage_roles import ScoringRole
 from gristmill.samples.batch import BadSample, S, SampleBatch
-from gristmill.samples.decode import Decoder, decode_rows
+from gristmill.samples.decode import Decoder, decode_once, share_decoded
 from gristmill.samples.filters import SIZE, SampleFilter
 
 
@@ -54,13 +54,13 @@ class ScoresSamples:
         decoder = self.decoder(looks_at)
         objects = batch.objects.get(decoder.name)
         if objects is None:
-            results = decode_rows(batch, decoder, field)
+            results = decode_once(batch, decoder, field)
             objects = [None if isinstance(result, BadSample) else result for result in results]
             batch.objects[decoder.name] = objects
         if any(one is None for one in objects):
             if batch.num_items > 1:
                 raise BadSample(f"one of the {batch.sample_name}s cannot be read")
-            result = decode_rows(batch, decoder, field)[0]
+            result = decode_once(batch, decoder, field)[0]
             raise result if isinstance(result, BadSample) else BadSample(f"the {batch.sample_name} cannot be read")
         return objects
 
@@ -117,6 +117,10 @@ class SampleScoreFilter(ScoresSamples, FilteringStage[S]):
         ]
         if not self._own_name:
             self.name = shorten(names)
+
+    def decide(self, batch: S) -> Decision:
+        share_decoded(batch)  # each filter is given a batch made of this one
+        return super().decide(batch)
 
     def inputs(self) -> tuple[list[str], Columns]:
         return ["data"], [self.encoded_field()]
