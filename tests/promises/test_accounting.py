@@ -239,7 +239,7 @@ def test_a_run_with_nothing_to_do_and_one_that_starts_anew_say_so(tmp_path: Path
     assert "nothing to do: 5 sources were done before" in again.stdout
     counts = [re.findall(r"[0-9,]+ rows in, [0-9,]+ out", told.stdout) for told in (first, again)]
     assert counts[0] == counts[1] != []
-    assert "starts anew" in CliRunner().invoke(app, command).stderr
+    assert "starts from the beginning" in CliRunner().invoke(app, command).stderr
 
 
 @pytest.mark.slow

@@ -257,7 +257,7 @@ def _say_that_it_starts_anew(recipe: Recipe) -> None:
     place = recipe.build().records_directory()
     if place and any(RecordStore(*place).get(name) is not None for name in (MANIFEST, PLAN)):
         typer.echo(
-            "gristmill: there is output of an earlier run. Without --run-dir this run starts anew, and does all again",
+            "gristmill: there is output of an earlier run. Without --run-dir, this run starts from the beginning",
             err=True,
         )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dis
 import inspect
+import signal
 import time
 import traceback
 from collections import deque
@@ -442,19 +443,27 @@ class _StageCall:
 
 
 _RAISE = dis.opmap["RAISE_VARARGS"]
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def _is_interrupt(error: BaseException) -> bool:
-    """Whether the user interrupts, rather than a stage that raises this by itself."""
-    if not isinstance(error, KeyboardInterrupt):
-        return False
+    """Whether the user interrupts, rather than a stage that raises KeyboardInterrupt by itself.
+
+    Python's own handler of Ctrl-C raises from C, so the last frame is at no `raise`. Other handlers raise in their own
+    code, or a class of their own.
+    """
+    if type(error) is not KeyboardInterrupt:
+        return isinstance(error, KeyboardInterrupt)
     trace = error.__traceback__
     while trace and trace.tb_next:
         trace = trace.tb_next
     if trace is None:
         return True
-    raises = trace.tb_frame.f_code.co_code[trace.tb_lasti : trace.tb_lasti + 2] == bytes([_RAISE, 1])
-    return not raises or trace.tb_frame.f_globals.get("__name__", "").startswith("gristmill.executors.")
+    code = trace.tb_frame.f_code
+    if code.co_code[trace.tb_lasti : trace.tb_lasti + 2] != bytes([_RAISE, 1]):
+        return True
+    is_handler = any(getattr(signal.getsignal(number), "__code__", None) is code for number in _INTERRUPTS)
+    return is_handler or trace.tb_frame.f_globals.get("__name__", "").startswith("gristmill.executors.")
 
 
 def stage_traceback(error: BaseException) -> str:
