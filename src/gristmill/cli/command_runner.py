@@ -144,6 +144,7 @@ def run_recipe(
     as_json: bool = False,
     metrics_port: str | None = None,
     estimate: bool = False,
+    shard: str | None = None,
     **options: Any,
 ) -> Result:
     """Run a recipe and print a summary. `options` are those of `Pipeline.run`, and `traces`."""
@@ -152,6 +153,13 @@ def run_recipe(
     from gristmill.core.executor import SilentObserver
     from gristmill.observe import default_progress
 
+    if shard is not None:
+        from gristmill.core.records.shards import open_shard
+
+        if estimate:
+            raise RecipeError("--estimate tells of the whole input: leave it or --shard out")
+        part = open_shard(shard, run_dir)
+        run_dir, options = part.directory, {**options, "shard": part}
     if as_json:
         return _run_with_events(recipe, executor, run_dir, metrics_port, estimate, **options)
     estimated = _estimate(recipe, executor, run_dir) if estimate else None

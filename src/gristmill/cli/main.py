@@ -36,6 +36,7 @@ from gristmill.cli.command_runner import (
 from gristmill.cli.commands import card, index, metrics, models, push, quarantine, whatif, why
 from gristmill.cli.commands.doctor import doctor
 from gristmill.cli.commands.migrate import migrate
+from gristmill.cli.commands.shards import shards
 from gristmill.cli.commands.view import view
 
 app = typer.Typer(
@@ -62,6 +63,7 @@ app.command()(why.why)
 app.command()(whatif.whatif)
 app.command()(card.card)
 app.command()(push.push)
+app.command()(shards)
 
 
 def _print_version(wanted: bool) -> None:
@@ -89,6 +91,14 @@ def run(
     run_dir: Annotated[
         str | None, typer.Option("--run-dir", help="Directory for the run's records; needed to resume it.")
     ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            "--shard",
+            metavar="N/COUNT|slurm",
+            help="Do one of several parts of the input; all have the same --run-dir.",
+        ),
+    ] = None,
     scores: Annotated[
         bool, typer.Option("--scores", help="Keep the score each filter gave each row, for why and whatif.")
     ] = False,
@@ -107,7 +117,7 @@ def run(
         policy = {**error_options(on_error, max_errors), "scores": scores, "rejected": rejected, "traces": traces}
         loaded = load_with_settings(recipe, settings)
         place = make_executor(loaded, executor, workers, verbose)
-        run_recipe(loaded, place, run_dir, quiet, as_json, metrics_port, estimate, **policy)
+        run_recipe(loaded, place, run_dir, quiet, as_json, metrics_port, estimate, shard, **policy)
 
 
 @app.command()

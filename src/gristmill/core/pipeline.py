@@ -21,6 +21,7 @@ from gristmill.core.plan.planner import Plan, decompose, make_plan
 from gristmill.core.records.quarantine import ErrorBudget, Quarantine
 from gristmill.core.records.record_store import RecordStore
 from gristmill.core.records.run_directory import Run
+from gristmill.core.records.shards import Shard, begin_shard, finish_shard, keep_shard, open_shard
 from gristmill.core.result import Result
 from gristmill.core.run import stream_shutdown
 from gristmill.core.run.segment_runner import RunMonitor, assigned_directories, named_sources, run_segments
@@ -107,6 +108,7 @@ class Pipeline:
         storage_options: Mapping[str, Any] | None = None,
         observer: Observer | None = None,
         checkpoint_path: RunDirectory = None,
+        shard: Shard | str | None = None,
     ) -> Result:
         """Run to the end and return the last stage's tasks, which load when looked at.
 
@@ -119,14 +121,20 @@ class Pipeline:
         True puts them into the run directory, or else beside the output `OUT`, into `OUT.run`. `scores`, likewise,
         keeps what each filter thought of each row, for `gristmill why` and `gristmill whatif`. `report.html` shows what
         happened to the data: it is written into the run directory, if there is one, or into the directory `report`.
+        `shard="3/10"` does the third of ten parts of the input, or `"slurm"` that of a job in an array; all parts
+        have the same `run_dir` (`core/records/shards.py`).
         """
         initial_tasks, run_dir = _tasks_and_directory(initial_tasks, run_dir, checkpoint_path)
+        part = open_shard(shard, run_dir, storage_options) if isinstance(shard, str) else shard
+        if part:
+            _refuse_shared_directories(rejected=rejected, scores=scores, report=report)
+            run_dir = part.directory
         beside_output = None if run_dir else self.records_directory()
         if beside_output and (rejected is True or scores is True or str(report) == beside_output[0]):
             run = Run(*beside_output, restarts=True)
             storage_options = {**beside_output[1], **(storage_options or {})}
         else:
-            run = Run(run_dir, storage_options, replay)
+            run = Run(run_dir, storage_options, replay, shard=part)
         store = run.store if report is True else RecordStore(str(report), storage_options) if report else None
         watcher = RunMonitor(observer or default_observer(executor), default_reporter(store) if store else None)
         quarantine = _quarantine(run, on_error, max_errors)
@@ -151,6 +159,8 @@ class Pipeline:
         """What a run with this `run_dir` would do: changes of the pipeline, sources to do and why, sources done."""
         run = Run(run_dir, replay=replay)
         plan = make_plan(self.name, self.stages, initial_tasks, resuming=run.resuming)
+        if run.shard:
+            keep_shard(plan, run.shard)
         with assigned_directories(plan, run):
             return run.left_to_do(plan, lambda segment: named_sources(segment, initial_tasks))
 
@@ -199,9 +209,12 @@ class Pipeline:
         for stage in plan.all_stages if watcher.reporter else ():
             stage._planned = replace(stage._planned, sketched=not stage._planned.part_of)
         check_record_directories(plan, run.url)
+        sources = begin_shard(plan, run.shard, run.storage_options) if run.shard else ""
         with assigned_directories(plan, run):
             run.begin(plan)
             yield from run_segments(plan, executor, run, quarantine, watcher, initial_tasks)
+        if run.shard:
+            finish_shard(run.shard, sources, [*run.kept_outputs, *run.outputs], run.storage_options)
 
     def __repr__(self) -> str:
         return f"<Pipeline {self.name!r}: {' -> '.join(stage.name for stage in self.stages) or 'empty'}>"
@@ -238,6 +251,13 @@ def _beside(
             )
         directories.append(f"{run.url}/{name}" if wanted is True else str(wanted) if wanted else None)
     return default_side_outputs(directories[0], directories[1], storage_options or {}) if any(directories) else None
+
+
+def _refuse_shared_directories(**options: bool | str | Path) -> None:
+    """Shards keep their records apart: each would replace those of the others."""
+    for name, place in options.items():
+        if place not in (True, False):
+            raise ValueError(f"{name}={str(place)!r} would be shared by all shards: {name}=True keeps it in run_dir")
 
 
 def _check_is_stage(stage: object) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 
 from gristmill.core.curator.stage_calls import StageCalls, take_specs
-from gristmill.core.errors import BadRecordError, ContractError, did_you_mean
+from gristmill.core.errors import BadRecordError, ContractError, PlanError, did_you_mean
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.resources import Resources
 from gristmill.core.task import EmptyTask, Task
@@ -201,6 +201,11 @@ class SourceStage(ProcessingStage[EmptyTask, Out]):
     def input_bytes(self) -> int | None:
         """How many bytes there are to read, if that is known."""
         return None
+
+    def keep_shard(self, number: int, count: int) -> Sequence[str]:
+        """Keep only the sources `number`, `number + count` ... of those there are; called before `sources`. Returns the
+        names of all sources."""
+        raise PlanError(f"stage {self.name!r} cannot be divided into shards: {type(self).__name__} has no keep_shard")
 
     @abstractmethod
     def sources(self) -> Iterator[Sequence[Out]]:

@@ -21,6 +21,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from gristmill.core.errors import PlanError
 from gristmill.core.stage import In, Out, ProcessingStage
 from gristmill.core.task import GatherTask, Task, WrittenFiles
 
@@ -137,6 +138,10 @@ class CommitRole(OutputRole):
         """The directories beside the outputs, for their manifests. The first is for the records of a run without a
         `run_dir`."""
         return ()
+
+    def check_shards(self) -> None:
+        """Raise a PlanError if the output cannot be written by several runs, each with a part of the input."""
+        raise PlanError(f"stage {self.name!r} cannot write its output as one shard of several")  # type: ignore[attr-defined]
 
     def temporary_directory(self) -> RecordsLocation:
         """A directory for temporary files of this run. A later run removes it if this one is killed."""

@@ -69,6 +69,11 @@ class URLGenerationStage(SourceStage[FileGroupTask]):
             self._urls.extend(islice(unique, self.limit))
         return self._urls
 
+    def keep_shard(self, number: int, count: int) -> Sequence[str]:
+        everything = list(self.urls())
+        self._urls = everything[number::count]  # not that of the other copies
+        return everything
+
     def sources(self) -> Iterator[Sequence[FileGroupTask]]:
         for url in self.urls():
             task = FilePartition([url], names=(url,))

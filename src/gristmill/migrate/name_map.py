@@ -32,7 +32,7 @@ _MISSING: Mapping[str, str] = {
     "stages.deduplication.shuffle_utils": "runs on GPUs; Shuffle and KeyedStage do this",
     "tasks.utils": "a run measures its stages: result.summary()",
     "utils.performance_utils": "a run measures its stages: result.summary()",
-    "backends.slurm_array": "job arrays are not supported; give each job its own files and run_dir",
+    "backends.slurm_array": "give run(..., run_dir=..., shard='slurm'), or gristmill run --shard slurm",
 }
 
 

@@ -149,6 +149,10 @@ class CommitBranches(CommitStage):
     def records_directories(self) -> Sequence[Directory]:
         return [place for commit in self.commits.values() for place in commit.records_directories()]
 
+    def check_shards(self) -> None:
+        for commit in self.commits.values():
+            commit.check_shards()
+
     def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> Sequence[WrittenFiles] | None:
         everything = list(outputs)
         files_now: list[list[WrittenFile]] = [[] for _ in everything]

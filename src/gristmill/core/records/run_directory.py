@@ -34,6 +34,7 @@ from gristmill.core.records.quarantine import QuarantinedRecord
 from gristmill.core.records.record_store import RecordStore, damaged_records, to_json_line
 from gristmill.core.records.rejected_rows import RejectedFiles
 from gristmill.core.records.run_location import BESIDE, LINK, PLAN, link_to
+from gristmill.core.records.shards import Shard, shard_of_record
 from gristmill.core.records.source_counts import COUNTS_DIRECTORY, SourceCounts
 from gristmill.core.records.stage_identity import describe_plan, plan_differences, without_code
 from gristmill.core.records.value_identity import identity_hash
@@ -115,6 +116,7 @@ class Run:
         storage_options: Mapping[str, Any] | None = None,
         replay: bool = False,
         restarts: bool = False,
+        shard: Shard | None = None,
     ) -> None:
         self.store = RecordStore(str(url), storage_options) if url else None
         self.storage_options = dict(storage_options or {})
@@ -123,6 +125,8 @@ class Run:
         if self.before and LINK in self.before:  # to the directory of an earlier run
             self.before = None
         self.replay = replay
+        self.shard = shard or shard_of_record(self.before)
+        """The part of the input that this run is to do, if others do the rest."""
         self.entries: dict[str, LedgerEntry] = {}
         self.plan = ""
         """The identity of the pipeline; `_segments` holds those of its segments."""
@@ -205,6 +209,7 @@ class Run:
             "attempt": self._attempt,
         }
         self._record |= {"whole": True} if self.restarts else {}
+        self._record |= {"shard": self.shard.record()} if self.shard else {}
         commit = plan.segments[-1].commit
         beside_outputs = [RecordStore(*directory) for directory in commit.records_directories()] if commit else []
         self._fallback = beside_outputs[0] if beside_outputs and not self.store else None
@@ -219,7 +224,9 @@ class Run:
             return
         self._record |= {BESIDE: [link_to(mine.url, store.url) for store in beside_outputs]}
         for store in beside_outputs:
-            if store.url != mine.url:
+            if self.shard:  # the same for all shards: they write it at the same time
+                store.write(PLAN, {LINK: link_to(store.url, RecordStore(self.shard.run, self.storage_options).url)})
+            elif store.url != mine.url:
                 store.write(PLAN, {LINK: link_to(store.url, mine.url)})
             elif not self.store and store.get(PLAN) is not None:
                 store.write(PLAN, {**self._record, "whole": True})

@@ -49,7 +49,8 @@ def run_segments(
     initial_tasks: Sequence[Task[Any]] | None,
 ) -> Iterator[tuple[Lineage, TaskRef]]:
     """Run all segments in order; yield the output of the last stage of the last one."""
-    info = {"pipeline": plan.name, "plan": run.plan, "versions": versions()}
+    info: dict[str, Any] = {"pipeline": plan.name, "plan": run.plan, "versions": versions()}
+    info |= {"shard": [run.shard.number, run.shard.count]} if run.shard else {}
     try:
         for segment in segments_in_order(plan):
             watcher.begin_segment(segment)

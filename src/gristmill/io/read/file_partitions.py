@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from typing import Any
 
 from gristmill.core.errors import InputError
@@ -115,6 +115,11 @@ class FilePartitioningStage(SourceStage[FileGroupTask], PlanningRole):
                 raise InputError(f"stage {self.name!r}: {error}") from error
             self._listing = files[: self.limit]
         return self._listing
+
+    def keep_shard(self, number: int, count: int) -> Sequence[str]:
+        partitions = list(self._members_of_partitions())
+        self._listing = list(chain.from_iterable(partitions[number::count]))
+        return [file.name for partition in partitions for file in partition]
 
     def sources(self) -> Iterator[Sequence[FileGroupTask]]:
         return map(self._tasks, self._members_of_partitions())

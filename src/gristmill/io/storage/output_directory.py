@@ -119,6 +119,10 @@ class OutputDirectory:
         """The names of all entries of the directory, sorted."""
         return self._names(self.file(*folder))
 
+    def record_names(self) -> list[str]:
+        """The names of all entries beside the directory, among its records."""
+        return self._names(self.records)
+
     def _names(self, place: str) -> list[str]:
         try:
             if self.local:

@@ -23,6 +23,7 @@ from gristmill.core.arrow.table_conversion import MIXED, POSITION, unify_schemas
 from gristmill.core.batch import Batch, row_mask, unread_rows
 from gristmill.core.errors import ColumnError, InputError, cannot_write, did_you_mean, shorten
 from gristmill.core.fast_dataclass import fast_dataclass
+from gristmill.core.records.shards import refuse_shards
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.stage_roles import CommitStage, WriterRole
 from gristmill.core.task import GatherTask, Task, WrittenFile, WrittenFiles, digest
@@ -243,6 +244,13 @@ class CommitFiles(CommitStage):
         for file in files:
             if file.path.startswith(self.target.file("")):  # never delete files of other directories
                 self.target.remove(file.path)
+
+    def check_shards(self) -> None:
+        if self.mode != "ignore":
+            why = f"mode={self.mode!r} depends on the files of the others"
+            raise refuse_shards(self, why, "Leave mode out, and write to an empty directory")
+        if self.form.split:
+            raise refuse_shards(self, "split= numbers all files", "Leave it out, and give it to a run over this output")
 
     def records_directories(self) -> Sequence[Directory]:
         return [(self.target.records, self.target.storage_options)]

@@ -1,11 +1,13 @@
 """The manifest of an output: the files it should hold, with their sizes, checksums and row counts.
 
 It lies beside the output (`core/records/run_location.py`) and is written last, so its presence means that the output is
-complete. `check_manifest` reports files that are missing or have changed.
+complete. Of several shards (`core/records/shards.py`) each writes its own; together they are the manifest.
+`check_manifest` reports files and shards that are missing, and files that have changed.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -20,13 +22,17 @@ if TYPE_CHECKING:
     from gristmill.core.task import WrittenFiles
     from gristmill.io.storage.output_directory import OutputDirectory
 
+_SHARD_MANIFEST = re.compile(r"manifest-[0-9]{5,}-of-[0-9]{5,}\.json")
 OLD_MANIFEST = "_manifest.json"
 """The manifest of version 0.1, which was in the output."""
 
 
 def write_manifest(target: OutputDirectory, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
     """Record the files of a run, and those of earlier runs that still exist."""
-    entries = {entry["name"]: entry for entry in read_manifest(target).get("files", [])}
+    shard = info.get("shard")
+    path = f"{target.records}/{_shard_manifest(*shard)}" if shard else manifest_path(target)
+    before = (_read(target, path) if shard else read_manifest(target)) or {}
+    entries = {entry["name"]: entry for entry in before.get("files", [])}
     existing = set(target.names())
     entries = {name: entry for name, entry in entries.items() if name in existing}
     rows = 0
@@ -42,9 +48,10 @@ def write_manifest(target: OutputDirectory, outputs: Iterable[WrittenFiles], inf
                 "part": index,
             }
     content = {**info, "rows": rows, "files": [entries[name] for name in sorted(entries)]}
-    with target.create(manifest_path(target)) as out:
+    with target.create(path) as out:
         out.write(orjson.dumps(content, option=orjson.OPT_INDENT_2))
-    target.remove(target.file(OLD_MANIFEST))
+    for old in () if shard else (target.file(OLD_MANIFEST), *_shard_manifests(target)):
+        target.remove(old)
 
 
 def manifest_path(target: OutputDirectory) -> str:
@@ -52,17 +59,38 @@ def manifest_path(target: OutputDirectory) -> str:
 
 
 def remove_manifest(target: OutputDirectory) -> None:
-    for path in (manifest_path(target), target.file(OLD_MANIFEST)):
+    for path in (manifest_path(target), target.file(OLD_MANIFEST), *_shard_manifests(target)):
         target.remove(path)
 
 
 def read_manifest(target: OutputDirectory) -> dict[str, Any]:
-    for path in (manifest_path(target), target.file(OLD_MANIFEST)):
-        if target.exists(path):
-            with target.open(path) as file:
-                content: dict[str, Any] = orjson.loads(file.read())
-            return content
-    return {}
+    whole = _read(target, manifest_path(target)) or _read(target, target.file(OLD_MANIFEST)) or {}
+    shards = [content for path in _shard_manifests(target) if (content := _read(target, path))]
+    if not shards:
+        return whole
+    entries = {entry["name"]: entry for one in (whole, *shards) for entry in one.get("files", [])}
+    rows = sum(one["rows"] for one in shards)
+    done = [one["shard"] for one in shards]
+    files = [entries[name] for name in sorted(entries)]
+    return {**shards[0], "shard": None, "shards": done, "rows": rows, "files": files}
+
+
+def _read(target: OutputDirectory, path: str) -> dict[str, Any] | None:
+    if not target.exists(path):
+        return None
+    with target.open(path) as file:
+        content: dict[str, Any] = orjson.loads(file.read())
+    return content
+
+
+def _shard_manifest(number: int, count: int) -> str:
+    return f"manifest-{number:05}-of-{count:05}.json"
+
+
+def _shard_manifests(target: OutputDirectory) -> list[str]:
+    """The manifests of shards beside an output."""
+    names = target.record_names()
+    return [f"{target.records}/{name}" for name in names if _SHARD_MANIFEST.fullmatch(name)]
 
 
 def check_manifest(target: OutputDirectory) -> tuple[dict[str, Any], list[str]]:
@@ -74,7 +102,7 @@ def check_manifest(target: OutputDirectory) -> tuple[dict[str, Any], list[str]]:
             "not complete. Start the run again with the same run_dir to finish it"
         )
     existing = set(target.names())
-    problems = []
+    problems = _missing_shards(manifest.get("shards") or [])
     for entry in manifest["files"]:
         name = entry["name"]
         if name not in existing:
@@ -88,3 +116,17 @@ def check_manifest(target: OutputDirectory) -> tuple[dict[str, Any], list[str]]:
     unknown = [name for name in existing - known if name.partition(".")[2] in extensions]
     problems += [f"{name} is not in the manifest" for name in sorted(unknown)]
     return manifest, problems
+
+
+def _missing_shards(done: list[list[int]]) -> list[str]:
+    """Shards without a manifest: they are not done."""
+    counts = {count for _, count in done}
+    if len(counts) > 1:
+        return [f"there are manifests of runs in {' and '.join(map(str, sorted(counts)))} shards"]
+    numbers = {number for number, _ in done}
+    return [
+        f"shard {number} of {count} is not done"
+        for count in counts
+        for number in range(1, count + 1)
+        if number not in numbers
+    ]

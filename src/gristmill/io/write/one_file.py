@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
+from gristmill.core.records.shards import refuse_shards
 from gristmill.core.task import WrittenFile, WrittenFiles
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.commit import CommitFiles, OutputFormat
@@ -41,6 +42,9 @@ class CommitOneFile(CommitFiles):
 
     def records_directory(self) -> tuple[str, Mapping[str, Any]]:
         return self._folder.file(f"{PurePosixPath(self.path).name}.run"), self.target.storage_options
+
+    def check_shards(self) -> None:
+        raise refuse_shards(self, "it is a single file", "Write a directory, and this file in a run over it")
 
     def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> Sequence[WrittenFiles] | None:
         done = list(outputs)
