@@ -126,15 +126,8 @@ class Pipeline:
         """
         initial_tasks, run_dir = _tasks_and_directory(initial_tasks, run_dir, checkpoint_path)
         part = open_shard(shard, run_dir, storage_options) if isinstance(shard, str) else shard
-        if part:
-            _refuse_shared_directories(rejected=rejected, scores=scores, report=report)
-            run_dir = part.directory
-        beside_output = None if run_dir else self.records_directory()
-        if beside_output and (rejected is True or scores is True or str(report) == beside_output[0]):
-            run = Run(*beside_output, restarts=True)
-            storage_options = {**beside_output[1], **(storage_options or {})}
-        else:
-            run = Run(run_dir, storage_options, replay, shard=part)
+        kept = {"rejected": rejected, "scores": scores, "report": report}
+        run, storage_options = self._open_run(part, run_dir, storage_options, replay, kept)
         store = run.store if report is True else RecordStore(str(report), storage_options) if report else None
         watcher = RunMonitor(observer or default_observer(executor), default_reporter(store) if store else None)
         quarantine = _quarantine(run, on_error, max_errors)
@@ -147,6 +140,26 @@ class Pipeline:
             raise
         watcher.report(run, None)
         return Result(refs, watcher.last, run)
+
+    def _open_run(
+        self,
+        part: Shard | None,
+        run_dir: RunDirectory,
+        storage_options: Mapping[str, Any] | None,
+        replay: bool,
+        kept: Mapping[str, bool | str | Path],
+    ) -> tuple[Run, Mapping[str, Any] | None]:
+        """The records of a run, and the options of the storage for what it keeps besides."""
+        if part:
+            _refuse_shared_directories(kept)
+            run_dir = part.directory
+        beside_output = None if run_dir else self.records_directory()
+        wanted = kept["rejected"] is True or kept["scores"] is True
+        if beside_output and (wanted or str(kept["report"]) == beside_output[0]):
+            return Run(*beside_output, restarts=True), {**beside_output[1], **(storage_options or {})}
+        run = Run(run_dir, storage_options, replay)
+        run.shard = part or run.shard
+        return run, storage_options
 
     def records_directory(self) -> tuple[str, Mapping[str, Any]] | None:
         """The directory for records beside the output, with its storage options; None if nothing is written."""
@@ -253,7 +266,7 @@ def _beside(
     return default_side_outputs(directories[0], directories[1], storage_options or {}) if any(directories) else None
 
 
-def _refuse_shared_directories(**options: bool | str | Path) -> None:
+def _refuse_shared_directories(options: Mapping[str, bool | str | Path]) -> None:
     """Shards keep their records apart: each would replace those of the others."""
     for name, place in options.items():
         if place not in (True, False):

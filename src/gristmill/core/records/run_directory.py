@@ -24,6 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,7 +117,6 @@ class Run:
         storage_options: Mapping[str, Any] | None = None,
         replay: bool = False,
         restarts: bool = False,
-        shard: Shard | None = None,
     ) -> None:
         self.store = RecordStore(str(url), storage_options) if url else None
         self.storage_options = dict(storage_options or {})
@@ -125,8 +125,6 @@ class Run:
         if self.before and LINK in self.before:  # to the directory of an earlier run
             self.before = None
         self.replay = replay
-        self.shard = shard or shard_of_record(self.before)
-        """The part of the input that this run is to do, if others do the rest."""
         self.entries: dict[str, LedgerEntry] = {}
         self.plan = ""
         """The identity of the pipeline; `_segments` holds those of its segments."""
@@ -162,6 +160,11 @@ class Run:
         self.quarantined_in_memory: list[QuarantinedRecord] = []
         """The quarantined records, if there is no directory to write them to."""
         self._flushed = time.monotonic()
+
+    @cached_property
+    def shard(self) -> Shard | None:
+        """The part of the input that this run is to do, if others do the rest: that of an earlier attempt, unless set."""
+        return shard_of_record(self.before)
 
     @property
     def resuming(self) -> bool:
