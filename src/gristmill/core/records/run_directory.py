@@ -163,7 +163,7 @@ class Run:
 
     @cached_property
     def shard(self) -> Shard | None:
-        """The part of the input that this run is to do, if others do the rest: that of an earlier attempt, unless set."""
+        """The part of the input to do, if other runs do the rest: that of an earlier attempt, unless set."""
         return shard_of_record(self.before)
 
     @property
