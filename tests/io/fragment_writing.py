@@ -37,8 +37,9 @@ class Writer:
     """The two stages of a writer, driven by hand."""
 
     def __init__(self, path, form=None, fields=None, mode="ignore", prepare=True):
-        self.write = WriteFragments(OutputDirectory(path), form or JsonlFormat(), fields, mode)
-        self.commit = CommitFiles(OutputDirectory(path), form or JsonlFormat(), fields, mode)
+        target = OutputDirectory(path)
+        self.write = WriteFragments(target, form or JsonlFormat(), fields, mode)
+        self.commit = CommitFiles(target, form or JsonlFormat(), fields, mode)
         for stage in (self.write, self.commit) if prepare else ():
             stage.check()
             stage.prepare_run({})

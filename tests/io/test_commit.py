@@ -220,6 +220,7 @@ def test_a_commit_that_stops_anywhere_is_completed_by_the_next(tmp_path, monkeyp
                 assert expected[name] == tree(tmp_path / "out")[name]
     assert writer.commit.process(task).num_items == 11
     assert tree(tmp_path / "out") == expected
+    writer.commit.target.end_run()
     assert not (tmp_path / "out.run" / "_tmp").exists()
 
 

@@ -345,6 +345,7 @@ class CommitShuffleFiles(CommitFiles):
 
     def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:
         self.exchange.list_files(outputs)
+        self.target.remove_stale_files(everything=True)
 
 
 # -- reading -----------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import io
 import os
 import shutil
 import socket
+import time
 from contextlib import contextmanager, suppress
 from functools import cache, cached_property
 from pathlib import Path
@@ -31,11 +32,17 @@ if TYPE_CHECKING:
 TEMPORARY_DIRECTORY = "_tmp"
 WRITE_CHUNK_BYTES = 2**18
 _DRAFT_SUFFIX = ".draft"
+SWEEP_SECONDS = 1.0
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE of fallocate(2): reserve space without changing the size of the file
 
 
 class OutputDirectory:
     """A directory to write to. Creating the object does not touch the file system."""
+
+    _run = ""
+    """The name of the temporary files of the present run, in the driver."""
+    _swept = float("-inf")
+    """When drafts and empty directories were last removed."""
 
     def __init__(self, url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> None:
         self.url = directory_url(os.fspath(url))
@@ -270,6 +277,18 @@ class OutputDirectory:
 
     # -- the temporary directory -----------------------------------------------------------------------
 
+    def begin_run(self) -> str:
+        """A name for the temporary files of a run, until `end_run`."""
+        self._run = self.new_temporary_name()
+        return self._run
+
+    def end_run(self) -> None:
+        """Remove the temporary files of a run that has succeeded: what is left is of attempts that failed."""
+        if self._run and self.local:
+            shutil.rmtree(self.temporary(self._run), ignore_errors=True)
+            self._remove_empty_directories()
+        self._run = ""
+
     def new_temporary_name(self) -> str:
         """A name for the temporary files of one run. It holds host and process id, so that others can see whether the
         run is still alive."""
@@ -287,7 +306,7 @@ class OutputDirectory:
             yield path
         finally:
             shutil.rmtree(path, ignore_errors=True)
-            self.remove_drafts()
+            self._remove_empty_directories()
 
     def remove_stale_files(self, everything: bool, also: str | None = None) -> None:
         """Remove the temporary files of runs that were killed on this machine and of the run `also`, or of all runs."""
@@ -305,16 +324,24 @@ class OutputDirectory:
         for name in self._names(self.records) if self.local else ():
             if name.startswith(MANIFEST) and name.endswith(_DRAFT_SUFFIX):
                 self.remove(f"{self.records}/{name}")
-        self.remove_drafts()
+        if self.local:
+            self._remove_empty_directories()
 
     def remove_drafts(self, run: str = "", paths: Iterable[str] = ()) -> None:
-        """Remove the drafts that failed attempts left of these files, and temporary directories that are empty."""
+        """Remove the drafts that failed attempts left of these files, and temporary directories that are empty.
+
+        Only now and then: with many small sources this would take longer than their work. `end_run` removes the rest.
+        """
+        if not self.local or time.monotonic() - self._swept < SWEEP_SECONDS:
+            return  # object stores have neither drafts nor empty directories
+        self._swept = time.monotonic()
         finished = {path.rpartition("/")[2] for path in paths}
-        if not self.local:  # object stores have neither drafts nor empty directories
-            return
         for draft in self._names(self.temporary(run)) if finished else ():
             if draft.endswith(_DRAFT_SUFFIX) and draft[: -len(_DRAFT_SUFFIX) - 9] in finished:
                 self.remove(self.temporary(run, draft))
+        self._remove_empty_directories(run)
+
+    def _remove_empty_directories(self, run: str = "") -> None:
         for folder in (self.temporary(run), self.temporary(), *([self.records] if self.records != self.url else [])):
             with suppress(OSError):
                 Path(folder).rmdir()

@@ -10,6 +10,7 @@ is written twice, unless a single uncompressed fragment can be renamed into its 
 
 from __future__ import annotations
 
+import io
 import re
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
@@ -39,6 +40,7 @@ from gristmill.io.write.output_schema import (
     file_schema,
     unite_columns,
 )
+from gristmill.io.write.shared_fragments import SMALL_BATCH_BYTES, SharedFragmentFile, adjacent_joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -54,6 +56,9 @@ REWRITTEN_SUFFIX = ".rewritten"
 @fast_dataclass
 class Fragment(Task[str]):
     """A batch that was written to the temporary file `data`. If it has no rows there is no file, only a schema."""
+
+    start: int | None = field(default=None, kw_only=True, repr=False)
+    """Where it begins in a file that it shares with others (`shared_fragments.py`); None for a file of its own."""
 
     rows: int = field(kw_only=True)
     size: int = field(kw_only=True)
@@ -123,6 +128,11 @@ class OutputFormat(ABC):
         """Whether JSON lines of the input can be copied as they are, without parsing them (`io/read/reread.py`)."""
         return False
 
+    @property
+    def shares_fragments(self) -> bool:
+        """Whether small fragments may share a file: `join` reads them with `open_fragment`."""
+        return False
+
     @abstractmethod
     def write_fragment(self, table: pa.Table, file: BinaryIO) -> None:
         """Write one batch to a temporary file, in any encoding that `join` can read."""
@@ -150,6 +160,7 @@ class WriteFragments(ProcessingStage[Batch, Fragment], WriterRole):
         self.name = f"write_{form.name}"
         self.target, self.form, self.fields, self.mode = target, form, fields, mode
         self._run = "direct"
+        self._shared = SharedFragmentFile()
 
     def check(self) -> None:
         self.target.check()
@@ -170,27 +181,20 @@ class WriteFragments(ProcessingStage[Batch, Fragment], WriterRole):
             for name in data_files(self.target, self.form):
                 self.target.remove(self.target.file(name))
             remove_manifest(self.target)
-        self._run = memory["run"] = self.target.new_temporary_name()
+        self._run = memory["run"] = self.target.begin_run()
 
     def process(self, task: Batch) -> Fragment:
         unread = unread_rows(task) if self.fields is None and self.form.copies_lines else None
         rows = unread.columns if unread else task.data
         table, added = columns_to_write(rows, self.fields)
-        path = self.target.temporary(self._run, safe_file_name(task.lineage.id) or "batch")
-        size, checksum = 0, ""
-        if task.num_items:
-            with _write_errors_named(self.name, path), self.target.create(path) as file:
-                if unread:
-                    copy_unread_lines(unread, row_mask(task), file)
-                else:
-                    self.form.write_fragment(table, file)
-            size, checksum = file.size, file.checksum
+        path, start, size, checksum = self._write_rows(task, table, unread)
         columns = columns_of(table, added, self.form.nested)
         return Fragment(
             path,
             rows=task.num_items,
             size=size,
             checksum=checksum,
+            start=start,
             schema=columns.schema,
             added=added,
             wide=columns.wide,
@@ -198,6 +202,28 @@ class WriteFragments(ProcessingStage[Batch, Fragment], WriterRole):
             dataset_name=task.dataset_name,
             metadata=dict(task.metadata),
         )
+
+    def _write_rows(self, task: Batch, table: pa.Table, unread: Any) -> tuple[str, int | None, int, str]:
+        """Write the rows of a batch; the path, where they begin in a shared file, their size and checksum."""
+        path = self.target.temporary(self._run, safe_file_name(task.lineage.id) or "batch")
+        if not task.num_items:
+            return path, None, 0, ""
+        follows = self.form.shares_fragments and self.target.local and self._shared.follows(task.lineage.source)
+        shares = follows and (unread.size if unread else table.nbytes) <= SMALL_BATCH_BYTES
+        with _write_errors_named(self.name, path):
+            if shares:
+                content = io.BytesIO()
+                self._fill(content, task, table, unread)
+                return *self._shared.append(path, content.getbuffer()), len(content.getbuffer()), ""
+            with self.target.create(path) as file:
+                self._fill(file, task, table, unread)
+        return path, None, file.size, file.checksum
+
+    def _fill(self, file: BinaryIO, task: Batch, table: pa.Table, unread: Any) -> None:
+        if unread:
+            copy_unread_lines(unread, row_mask(task), file)
+        else:
+            self.form.write_fragment(table, file)
 
 
 def copy_unread_lines(unread: Any, rows: pa.BooleanArray | None, file: BinaryIO) -> None:
@@ -260,6 +286,7 @@ class CommitFiles(CommitStage):
 
     def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> Sequence[WrittenFiles] | None:
         done = list(outputs)
+        self.target.end_run()
         if self.form.one_schema:
             done = conform_outputs(self.target, self.form, self.fields, done)
         if self._hub_names:
@@ -282,10 +309,10 @@ class CommitFiles(CommitStage):
                 files = self._earlier_commit(parts)
             else:
                 if fragments:
-                    self.form.join(fragments, self._schema(task.data), parts)
+                    self.form.join(list(adjacent_joined(fragments)), self._schema(task.data), parts)
                 files = parts.move_into_place()
             written = self._with_columns(parts.written(files, fragments), everything)
-            temporary = [fragment.data for fragment in fragments]
+            temporary = dict.fromkeys(fragment.data for fragment in fragments)
             for path in [*parts.rewritten, *temporary]:
                 self.target.remove(path)
             self.target.remove_drafts(run, [*files, *temporary, *(path + REWRITTEN_SUFFIX for path in temporary)])
@@ -358,7 +385,7 @@ class OutputFiles:
 
     def rewrite(self, fragment: Fragment) -> tuple[str, AbstractContextManager[NewFile]]:
         """Open a temporary file that replaces a fragment."""
-        path = fragment.data + REWRITTEN_SUFFIX
+        path = fragment.data + ("" if fragment.start is None else f".{fragment.start}") + REWRITTEN_SUFFIX
         self.rewritten.append(path)
         return path, self._create(path)
 

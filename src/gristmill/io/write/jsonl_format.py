@@ -30,6 +30,7 @@ from gristmill.core.arrow.native_kernels import kernels
 from gristmill.core.arrow.table_conversion import as_plain_text, is_json, is_text, json_array
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.io.write.commit import Fragment, OutputFiles, OutputFormat
+from gristmill.io.write.shared_fragments import open_fragment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -71,6 +72,10 @@ class JsonlFormat(OutputFormat):
         return tuple(self.plain_extension + one.removeprefix(".jsonl") for one in EXTENSION_BY_COMPRESSION.values())
 
     @property
+    def shares_fragments(self) -> bool:
+        return True
+
+    @property
     def copies_lines(self) -> bool:
         return not self.sort_keys and not self.force_ascii
 
@@ -85,7 +90,7 @@ class JsonlFormat(OutputFormat):
         schema = self._ordered(schema)
         files = [self._fitting(fragment, schema, parts) for fragment in fragments]
         for spans in cut_into_files(files, self.target_file_size, parts.target):
-            only_file = len(files) == 1 and spans == [(files[0][0], 0, files[0][1])]
+            only_file = len(files) == 1 and fragments[0].start is None and spans == files
             if self.compression is None and only_file and parts.adopt_fragment(files[0][0]):
                 continue
             with parts.create() as file:
@@ -100,16 +105,17 @@ class JsonlFormat(OutputFormat):
     def _sorted(self, table: pa.Table) -> pa.Table:
         return table.select(self._order(table.column_names)) if self.sort_keys else table
 
-    def _fitting(self, fragment: Fragment, schema: pa.Schema, parts: OutputFiles) -> tuple[str, int]:
-        """The path and size of a file with the rows of the fragment in the columns of the schema."""
+    def _fitting(self, fragment: Fragment, schema: pa.Schema, parts: OutputFiles) -> FileSpan:
+        """Where the rows of the fragment are in the columns of the schema."""
         edit = line_editor(self._ordered(fragment.schema), schema)
         if edit is None:
-            return fragment.data, fragment.size
+            start = fragment.start or 0
+            return fragment.data, start, start + fragment.size
         path, created = parts.rewrite(fragment)
-        with parts.target.open(fragment.data) as old, created as new:
+        with open_fragment(fragment, parts.target) as old, created as new:
             while lines := old.read(EDIT_BYTES):
                 new.write(self._encoded(edit(lines + old.readline())))
-        return path, parts.target.size(path)
+        return path, 0, parts.target.size(path)
 
     def rewrite(self, old: BinaryIO, own: pa.Schema, new: BinaryIO, schema: pa.Schema) -> None:
         edit = line_editor(self._ordered(own), self._ordered(schema)) or bytes
@@ -306,16 +312,16 @@ def _key(name: str) -> str:
 
 
 def cut_into_files(
-    files: Sequence[tuple[str, int]], max_bytes: int | None, target: OutputDirectory
+    files: Sequence[FileSpan], max_bytes: int | None, target: OutputDirectory
 ) -> Iterator[list[FileSpan]]:
     """The spans of lines that make up each new file of at most `max_bytes`, or of one line if that is larger."""
     if max_bytes is None:
-        yield [(path, 0, size) for path, size in files]
+        yield list(files)
         return
     part: list[FileSpan] = []
     left = max_bytes
-    for path, size in files:
-        start = 0
+    for path, begin, size in files:
+        start = begin
         with target.open(path) as file:
             while start < size:
                 end = size if size - start <= left else _line_end_before(file, start, start + left)

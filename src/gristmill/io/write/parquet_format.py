@@ -24,6 +24,7 @@ from gristmill.core.errors import ColumnError
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.io.write.commit import Fragment, OutputFiles, OutputFormat
 from gristmill.io.write.output_schema import STRUCTS
+from gristmill.io.write.shared_fragments import open_fragment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -74,6 +75,10 @@ class ParquetFormat(OutputFormat):
     name: str = "parquet"
     extension: str = ".parquet"
     extensions: tuple[str, ...] = (".parquet",)
+
+    @property
+    def shares_fragments(self) -> bool:
+        return True
 
     def write_fragment(self, table: pa.Table, file: BinaryIO) -> None:
         options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
@@ -136,9 +141,19 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 def fragment_tables(fragments: Iterable[Fragment], schema: pa.Schema, target: OutputDirectory) -> Iterator[pa.Table]:
     """The rows of the fragments, batch by batch, in the columns of the schema."""
     for fragment in fragments:
-        with target.open(fragment.data) as file, pa.ipc.open_stream(file, options=ONE_THREAD) as stream:
-            for batch in stream:
-                yield conform_columns(pa.Table.from_batches([batch]), schema)
+        for batch in stream_batches(fragment, target):
+            yield conform_columns(pa.Table.from_batches([batch]), schema)
+
+
+def stream_batches(fragment: Fragment, target: OutputDirectory) -> Iterator[pa.RecordBatch]:
+    """The batches of a fragment of Arrow, which holds several streams if it is made of several."""
+    with open_fragment(fragment, target) as file:
+        rows = 0
+        while rows < fragment.rows:
+            with pa.ipc.open_stream(file, options=ONE_THREAD) as stream:
+                for batch in stream:
+                    rows += batch.num_rows
+                    yield batch
 
 
 def row_groups(pieces: Iterable[pa.Table], most_bytes: int, most_rows: int) -> Iterator[pa.Table]:

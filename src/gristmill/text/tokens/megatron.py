@@ -32,7 +32,7 @@ from gristmill.io.write.commit import (
     WriteFragments,
     partition_name,
 )
-from gristmill.io.write.parquet_format import ONE_THREAD
+from gristmill.io.write.parquet_format import stream_batches
 from gristmill.samples.batch import DocumentBatch
 from gristmill.text.argument_checks import check_choice, check_count, check_output_path
 from gristmill.text.tokens.tokenize_documents import TOKENS_COLUMN, TokenizeDocuments
@@ -172,9 +172,8 @@ def write_token_fragment(table: pa.Table, file: BinaryIO) -> None:
 def read_token_fragments(fragments: Sequence[Fragment], target: OutputDirectory) -> Iterator[pa.Array]:
     """The tokens of the documents, as list arrays, batch by batch."""
     for fragment in fragments:
-        with target.open(fragment.data) as file, pa.ipc.open_stream(file, options=ONE_THREAD) as stream:
-            for batch in stream:
-                yield batch.column(TOKENS_COLUMN)
+        for batch in stream_batches(fragment, target):
+            yield batch.column(TOKENS_COLUMN)
 
 
 def little_endian_bytes(numbers: pa.Array) -> bytes:
