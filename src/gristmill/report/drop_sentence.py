@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
+
+from gristmill.core.records.rejected_rows import FILTER, LIMIT, RULE, SCORE, STAGE, THRESHOLD
+from gristmill.dedup.clusters.cluster_table import SIMILARITY
+from gristmill.report.run_report.score_histogram import limits_in_threshold
+
+PARTNER = "rejected_partner"
 
 
 def drop_sentence(rule: str | None, score: float, limit: float | None, threshold: str) -> str:
@@ -19,6 +27,36 @@ def drop_sentence(rule: str | None, score: float, limit: float | None, threshold
     if is_count:
         return f"{score:g} {name}, {'fewer' if score < limit else 'more'} than {shown}"
     return f"{name} {score:g}, {'below' if score < limit else 'above' if score > limit else 'at'} {shown}".strip()
+
+
+def rejected_sentence(row: Mapping[str, Any]) -> str | None:
+    """Why a rejected row was dropped, where its columns name a broken rule or a similar row; else None."""
+    score, label, threshold = row.get(SCORE), row.get(FILTER), row.get(THRESHOLD) or ""
+    if score is None:
+        return None
+    if label == SIMILARITY:
+        return similarity_sentence(score, row.get(PARTNER), threshold)
+    if row.get(RULE) is None:
+        return None
+    of = f"{label}: " if label and label != row.get(STAGE) else ""
+    return of + drop_sentence(row[RULE], score, row.get(LIMIT), threshold)
+
+
+def similarity_sentence(similarity: float, partner: Any, threshold: str) -> str:
+    """`similarity 0.84 to books-00012 is above the threshold of 0.80`."""
+    limits = limits_in_threshold(threshold)
+    other = f"{partner}" if partner is not None else "another row"
+    if len(limits) != 1:
+        return f"similarity {similarity:.2f} to {other}"
+    limit = limits[0][1]
+    if limit == similarity == 1:
+        return f"equal to {other}"
+    digits = next((n for n in (2, 3, 4) if f"{similarity:.{n}f}" != f"{limit:.{n}f}"), 2)
+    shown = f"similarity {similarity:.{digits}f} to {other}"
+    bound = f"{limit:.2f}" if round(limit, 2) == limit else f"{limit:g}"
+    if similarity < limit:  # an estimate
+        return f"{shown}; the threshold is {bound}"
+    return f"{shown} is {'above' if similarity > limit else 'at'} the threshold of {bound}"
 
 
 def rule_in_words(rule: str | None) -> str:

@@ -108,8 +108,13 @@ class RecordedFilter:
         """The first rule that a row breaks: its name, the number, the limit, and the parameter that sets it."""
         for rule in self.rules.get(label, ()):
             number = row.get(rule["column"])
-            for limit, side, outside in ((rule["low"], "low", -1), (rule["high"], "high", 1)):
-                if limit is not None and isinstance(number, int | float) and (number - limit) * outside > 0:
+            if not isinstance(number, int | float) or number == rule.get("spared"):
+                continue
+            for side, outside in (("low", -1), ("high", 1)):
+                limit = rule[side]
+                if limit is None:
+                    continue
+                if (number - limit) * outside > 0 or (rule.get("strict") and number == limit):
                     told = limit_text(limit, rule[f"{side}_name"], side == "low")
                     return rule["rule"] or None, number, limit, told
         return None

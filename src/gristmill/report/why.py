@@ -20,9 +20,8 @@ from gristmill.core.arrow.table_conversion import is_json, table_to_rows
 from gristmill.core.errors import InputError
 from gristmill.core.records.row_scores import CHARS, DROPPED, FACTS, FILE, ID, LANGUAGE, PLACE, SEGMENT, SOURCE, TOKENS
 from gristmill.core.task import digest
-from gristmill.dedup.clusters.cluster_table import SIMILARITY
 from gristmill.report.cluster_table_listing import ComparedColumns, cluster_tables, compared_columns
-from gristmill.report.drop_sentence import drop_sentence
+from gristmill.report.drop_sentence import drop_sentence, rejected_sentence, similarity_sentence
 from gristmill.report.recorded_filters import recorded_filters
 from gristmill.report.run_records import REJECTED, SCORES, Records, has_row, read_output_row, row_id
 from gristmill.report.whatif import input_row_at
@@ -201,7 +200,9 @@ def _rejected(row: dict[str, Any]) -> RowOutcome:
     if row["rejected_filter"]:
         story.scores = [FilterScore(row["rejected_by"], row["rejected_filter"], score, threshold, False)]
     rule, limit = row.get("rejected_rule"), row.get("rejected_limit")
-    if score is not None and limit is not None and row["rejected_filter"] != SIMILARITY:
+    if sentence := rejected_sentence(row):
+        story.reason = sentence
+    elif score is not None and limit is not None:
         story.reason = drop_sentence(rule, score, limit, threshold)
     elif score is not None:
         story.reason = _reason(row["rejected_filter"], score, threshold)
@@ -209,8 +210,6 @@ def _rejected(row: dict[str, Any]) -> RowOutcome:
 
 
 def _reason(label: str, score: float, threshold: str) -> str:
-    if label == SIMILARITY:
-        return f"{label} {score:.3g}{f' ({threshold})' if threshold else ''}"
     return f"{label} score {score:g} is outside {threshold}"
 
 
@@ -282,8 +281,10 @@ def _explain_duplicate(story: RowOutcome, cluster: Mapping[str, Any]) -> None:
     story.dropped_by = story.dropped_by or stage or None
     known = f" (in the index since {cluster['snapshot']})" if cluster.get("snapshot") else ""
     similar = cluster["similarity"]
-    like = "" if similar is None else f", {_reason(SIMILARITY, similar, cluster['threshold'])}"
-    story.reason = f"a duplicate of {cluster['partner'] or 'another row'}{known}{like}"
+    if similar is None:
+        story.reason = f"a duplicate of {cluster['partner'] or 'another row'}{known}"
+    else:
+        story.reason = f"{similarity_sentence(similar, cluster['partner'], cluster['threshold'])}{known}"
 
 
 def _look_for_spans(records: Records, story: RowOutcome) -> None:

@@ -14,7 +14,7 @@ function watch() {
     for (const [name, rows] of Object.entries(now.shelves)) {
       for (const place of document.querySelectorAll(`[data-count="${name}"]`)) place.textContent = rows;
     }
-    for (const name of ["stage", "language"]) fill(document.getElementById(name), now[name]);
+    for (const name of ["stage", "rule", "language"]) fill(document.getElementById(name), now[name]);
     const more = now.rows > Number(size);
     if (more && Number(size) === 0) location.reload();
     renew.hidden = !(more || (state.dataset.done && now.found !== Number(found)));

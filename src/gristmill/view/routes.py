@@ -166,6 +166,7 @@ class PageRoutes:
             },
             "stage": [pair for pair in scan.count_by(0) if pair[0]] if columns.stage else None,
             "language": [pair for pair in scan.count_by(1) if pair[0]] if columns.language else None,
+            "rule": [pair for pair in scan.count_by(2) if pair[0]] if columns.rule else None,
         }
         return HttpReply(orjson.dumps(told, default=printable), JSON)
 
@@ -213,8 +214,8 @@ class PageRoutes:
 
     def _judged(self, given: UrlParameters) -> tuple[JudgedRows | None, ScoreLimits]:
         filters = self.scores.filters()
-        column = given.get("column") or (filters[0].column if filters else "")
-        judged = self.scores.judged(column)
+        columns = [given["column"]] if given.get("column") else [one.column for one in filters]
+        judged = next(filter(None, map(self.scores.judged, columns)), None)
         if judged is None:
             return None, ScoreLimits()
         if "low" not in given and "high" not in given:

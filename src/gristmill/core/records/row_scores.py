@@ -90,6 +90,8 @@ def _described_rules(
                 "high": rule.high,
                 "low_name": rule.low_name,
                 "high_name": rule.high_name,
+                "strict": rule.strict,
+                "spared": rule.spared,
                 "measured_with": describe_value(rule.measured_with),
             }
             for rule in several

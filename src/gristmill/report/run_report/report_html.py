@@ -11,6 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 from gristmill.core.result import count_noun
+from gristmill.dedup.clusters.cluster_table import SIMILARITY
 from gristmill.report.run_report import charts
 
 Facts = Mapping[str, Any]
@@ -99,7 +100,10 @@ def _score_card(stage: Facts) -> str:
         if {found["least"], *limits} != {found["most"]}:  # where all are just at the limit there is nothing to see
             parts.append(charts.histogram(name, found, limits))
         named = any(one["rule"] and one["filter"] == name for one in stage.get("rules") or ())
-        parts.append(f"<p><small>{escape(name)} {escape(threshold)}</small></p>" if threshold and not named else "")
+        told = f"{name} {threshold}"
+        if name == SIMILARITY and len(limits) == 1:
+            told = f"dropped where the similarity to a row that is kept is {limits[0]:g} or more"
+        parts.append(f"<p><small>{escape(told)}</small></p>" if threshold and not named else "")
     bars = _bars(stage)
     dropped = stage["dropped"]
     share = f" ({dropped / stage['rows_in']:.2%})" if stage["rows_in"] else ""

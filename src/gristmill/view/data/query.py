@@ -13,6 +13,7 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import is_json, is_text
+from gristmill.core.records.rejected_rows import RULE
 
 LENGTH = "(length)"
 """What stands for the number of characters of the text among columns with numbers."""
@@ -34,6 +35,7 @@ class RowQuery:
     most: float | None = None
     sort: str = ""
     down: bool = False
+    rule: str = ""
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> RowQuery:
@@ -48,6 +50,7 @@ class RowQuery:
             _number(given.get("most", "")),
             given.get("sort", ""),
             given.get("down", "") == "1",
+            given.get("rule", ""),
         )
 
     def address(self, **more: Any) -> str:
@@ -63,7 +66,7 @@ class RowQuery:
 
     @property
     def is_filtered(self) -> bool:
-        return bool(self.stage or self.language or self.search or self.has_range)
+        return bool(self.stage or self.rule or self.language or self.search or self.has_range)
 
     @property
     def has_range(self) -> bool:
@@ -88,6 +91,7 @@ class ColumnRoles:
     stage: str | None = None
     numbers: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
+    rule: str | None = None
 
     @classmethod
     def of(cls, schema: pa.Schema, sample: pa.Table, stage: str | None = None, text: str | None = None) -> ColumnRoles:
@@ -100,7 +104,12 @@ class ColumnRoles:
             stage if stage in schema.names else None,
             tuple(field.name for field in schema if is_number(field.type)),
             tuple(texts),
+            RULE if stage is not None and _is_told(sample, RULE) else None,
         )
+
+
+def _is_told(sample: pa.Table, name: str) -> bool:
+    return name in sample.column_names and sample.column(name).null_count < sample.num_rows
 
 
 def is_number(kind: pa.DataType) -> bool:
@@ -120,7 +129,7 @@ def _longest(names: Sequence[str], sample: pa.Table) -> str | None:
 
 def columns_to_read(query: RowQuery, columns: ColumnRoles) -> list[str]:
     """The columns that must be read to answer a query, beside those that are counted by."""
-    wanted = [columns.stage, columns.language]
+    wanted = [columns.stage, columns.language, columns.rule]
     if query.search:
         wanted += columns.texts
     for name in (query.score if query.has_range else "", query.sort):

@@ -28,8 +28,11 @@ from gristmill.view.data.row_access import RowAccess, RowBlock
 REST_SECONDS = 20.0
 """After so long without a question a scan rests until the next one."""
 
-MAX_COUNTED_VALUES, OTHERS = 1000, ("(others)", "(others)")
-"""So many pairs of a stage and a language are counted; the rest are not told apart."""
+Traits = tuple[str | None, str | None, str | None]
+"""The stage, the language and the rule of a row."""
+
+MAX_COUNTED_VALUES, OTHERS = 1000, ("(others)", "(others)", "(others)")
+"""So many traits are counted; the rest are not told apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +52,8 @@ class RowScan:
     def __init__(self, sources: Sequence[RowAccess], query: RowQuery, columns: ColumnRoles) -> None:
         self.query, self.columns = query, columns
         self.sources = list(sources)
-        self.counts: Counter[tuple[str | None, str | None]] = Counter()
-        """Rows by stage and language, whatever stage and language were asked for."""
+        self.counts: Counter[Traits] = Counter()
+        """Rows by stage, language and rule, whichever of them were asked for."""
         self.rows = self.bytes = self.bad = 0
         self.notes: list[str] = []
         self._pieces: list[MatchingBlock] = []
@@ -104,12 +107,13 @@ class RowScan:
         return 1.0 if self.done else min(self.bytes / total, 0.99) if total else 0.0
 
     def count_by(self, which: int) -> list[tuple[str, int]]:
-        """How many rows there are of each stage (0) or language (1), among those that the rest of the query wants."""
-        chosen = (self.query.stage, self.query.language)
-        other = 1 - which
+        """How many rows there are of each stage (0), language (1) or rule (2), among those that the rest of the query
+        wants."""
+        chosen = (self.query.stage, self.query.language, self.query.rule)
+        others = [place for place in range(3) if place != which and chosen[place]]
         sums: Counter[str] = Counter()
         for key, count in list(self.counts.items()):
-            if not chosen[other] or key[other] == chosen[other]:
+            if all(key[place] == chosen[place] for place in others):
                 sums[key[which] or ""] += count
         return sorted(sums.items(), key=lambda item: (-item[1], item[0]))
 
@@ -205,16 +209,18 @@ class RowScan:
                     self._keys.append(keys)
             self._condition.notify_all()
 
-    def _matching(
-        self, number: int, block: RowBlock
-    ) -> tuple[MatchingBlock, Any, Counter[tuple[str | None, str | None]]]:
+    def _matching(self, number: int, block: RowBlock) -> tuple[MatchingBlock, Any, Counter[Traits]]:
         table, query = block.table, self.query
         if table is None:
-            return MatchingBlock(number, block.start, block.end, block.rows), None, Counter({(None, None): block.rows})
+            return (
+                MatchingBlock(number, block.start, block.end, block.rows),
+                None,
+                Counter({(None, None, None): block.rows}),
+            )
         mask = matching_rows(query, self.columns, table)
         chosen = table if mask is None else table.filter(mask)
         counts = _count(chosen, self.columns)
-        for wanted, name in ((query.stage, self.columns.stage), (query.language, self.columns.language)):
+        for wanted, name in zip((query.stage, query.language, query.rule), _traits(self.columns), strict=True):
             if wanted:
                 chosen = chosen.filter(_equals(chosen, name, wanted))
         if not query.is_filtered and not query.sort:
@@ -238,19 +244,28 @@ def _equals(table: pa.Table, name: str | None, wanted: str) -> Any:
     return pc.fill_null(pc.equal(table.column(name), literal(wanted, pa.string())), literal(False, pa.bool_()))
 
 
-def _count(table: pa.Table, columns: ColumnRoles) -> Counter[tuple[str | None, str | None]]:
-    """Rows by stage and language."""
-    values = [_dictionary_encoded(table, name) for name in (columns.stage, columns.language)]
-    coded = [one for one in values if one is not None]
-    if not coded or not table.num_rows:
-        return Counter({(None, None): table.num_rows})
-    width = len(values[1].dictionary) if values[1] is not None else 1
-    codes = [one.indices.cast(pa.int64()) for one in coded]
-    joint = codes[0] if len(codes) == 1 else pc.add(pc.multiply(codes[0], literal(width, pa.int64())), codes[1])
+def _traits(columns: ColumnRoles) -> tuple[str | None, str | None, str | None]:
+    """The columns of the stage, the language and the rule."""
+    return columns.stage, columns.language, columns.rule
+
+
+def _count(table: pa.Table, columns: ColumnRoles) -> Counter[Traits]:
+    """Rows by stage, language and rule."""
+    values = [_dictionary_encoded(table, name) for name in _traits(columns)]
+    if not table.num_rows or all(one is None for one in values):
+        return Counter({(None, None, None): table.num_rows})
     names = [[None] if one is None else one.dictionary.to_pylist() for one in values]
+    joint = pa.repeat(literal(0, pa.int64()), table.num_rows)
+    for one, known in zip(values, names, strict=True):
+        joint = pc.multiply(joint, literal(len(known), pa.int64()))
+        joint = joint if one is None else pc.add(joint, one.indices.cast(pa.int64()))
+    counts: Counter[Traits] = Counter()
     found = pc.value_counts(joint)
-    pairs = zip(found.field("values").to_pylist(), found.field("counts").to_pylist(), strict=True)
-    return Counter({(names[0][code // width], names[1][code % width]): count for code, count in pairs})
+    for code, count in zip(found.field("values").to_pylist(), found.field("counts").to_pylist(), strict=True):
+        rest, rule = divmod(code, len(names[2]))
+        stage, language = divmod(rest, len(names[1]))
+        counts[names[0][stage], names[1][language], names[2][rule]] = count
+    return counts
 
 
 def _dictionary_encoded(table: pa.Table, name: str | None) -> Any:

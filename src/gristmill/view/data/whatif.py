@@ -1,7 +1,7 @@
-"""Which rows a run would keep if the limits of one filter were changed, from recorded scores.
+"""Which rows a run would keep if the limits of one filter, or of one of its rules, were changed, from recorded scores.
 
-A row is kept if its score lies within the limits and no other filter drops it, as `report/whatif.py` tells. A row that
-was dropped before some stage could see it may be kept or not: such rows are counted apart.
+A row is kept if its score lies within the limits and no other rule or filter drops it, as `report/whatif.py` tells. A
+row that was dropped before some stage could see it may be kept or not: such rows are counted apart.
 
 Gives up: what duplicates there would be among other rows; and rows beyond those that have 100 million scores together:
 it says so then.
@@ -10,20 +10,22 @@ it says so then.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
 import orjson
 import pyarrow as pa
 
-from gristmill.core.arrow.array_building import as_one_array, literal
+from gristmill.core.arrow.array_building import as_one_array, literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.errors import GristmillError
 from gristmill.core.records.row_scores import CHARS, DROPPED, LANGUAGE, unique_names
 from gristmill.io.read.file_listing import list_files
 from gristmill.io.storage.file_input import ignore
+from gristmill.report.drop_sentence import limit_in_words, rule_in_words
 from gristmill.report.recorded_filters import RecordedFilter, recorded_filters
 from gristmill.report.run_records import Records
 from gristmill.report.run_report.score_histogram import build_histogram, limits_in_threshold
@@ -54,11 +56,32 @@ class ScoredFilter:
     label: str
     column: str
     threshold: str
+    rule: str = ""
+    """One of several rules that it has, which each have a column of numbers."""
+    limits_known: ScoreLimits | None = None
+    """The limits of the score or of the rule, where they were recorded."""
+    name: str = ""
+    """What the filter is called on a page: its label, or if several have that the name of its column."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}: {rule_in_words(self.rule)}" if self.rule else self.name
 
     @property
     def limits(self) -> list[tuple[str, float]]:
         """The numbers that its scores are compared with."""
         return limits_in_threshold(self.threshold)
+
+    @property
+    def is_inverted(self) -> bool:
+        return self.threshold.startswith("not (")
+
+    def drops(self, number: Any) -> bool | None:
+        """Whether a row with this number is dropped by it; None if that is not known."""
+        known = self.limits_known
+        if known is None or (self.rule and self.is_inverted) or not isinstance(number, int | float):
+            return None
+        return known.good(make_array([float(number)], _FLOAT))[0].as_py() is self.is_inverted
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +92,8 @@ class ScoreLimits:
     high: float | None = None
     open_low: bool = False
     open_high: bool = False
+    spared: float | None = None
+    """A score that is good although it is outside."""
 
     def good(self, scores: pa.Array) -> pa.Array:
         """Whether each score is good; null where there is none."""
@@ -79,6 +104,8 @@ class ScoreLimits:
             )
         if self.high is not None:
             found = pc.and_(found, (pc.less if self.open_high else pc.less_equal)(scores, literal(self.high, _FLOAT)))
+        if self.spared is not None:
+            found = pc.or_(found, pc.equal(scores, literal(self.spared, _FLOAT)))
         return pc.if_else(pc.is_valid(scores), found, literal(None, pa.bool_()))
 
 
@@ -108,16 +135,23 @@ class ScoreReader:
         self._lock = threading.Lock()
 
     def filters(self) -> list[ScoredFilter]:
-        """Those that judge rows by a number of their own; none when the run was not asked to keep scores."""
+        """Those that judge rows by themselves, each rule of those with several; none when the run was not asked to keep
+        scores."""
         room = self._library.records_store
         raw = room.get(SCORES_INDEX) if room else None
         if raw is None:
             return []
-        return [
-            ScoredFilter(stage["name"], label, column, str(stage.get("thresholds", {}).get(label) or ""))
+        parts = [
+            (stage, label, column)
             for stage in orjson.loads(raw).get("stages", [])
             if not stage.get("together")
             for label, column in stage.get("columns", {}).items()
+        ]
+        labels = Counter(label for _, label, _ in parts)
+        return [
+            replace(one, name=label if labels[label] == 1 else column)
+            for stage, label, column in parts
+            for one in _filter_and_rules(stage, label, column)
         ]
 
     def sources(self) -> list[FileRowAccess]:
@@ -138,6 +172,7 @@ class ScoreReader:
             known = self._loaded.pop(column, None)
             if known is None or known.stamp != stamp:
                 chosen = [one for one in self.filters() if one.column == column]
+                chosen = chosen or [one for one in self.filters() if one.rule and column in (one.label, one.stage)]
                 known = self._load(chosen[0], stamp) if chosen else None
             if known is not None:
                 self._loaded[column] = known
@@ -148,11 +183,16 @@ class ScoreReader:
     def _load(self, chosen: ScoredFilter, stamp: str) -> JudgedRows | None:
         assert self._library.records_store is not None
         records = Records(self._library.records_store.url, self._library.storage_options)
-        if records.scores is None or chosen.column not in records.scores.rows.schema.names:
+        schema = records.scores.rows.schema if records.scores else None
+        if records.scores is None or schema is None or chosen.column not in schema.names:
+            return None
+        kind = schema.field(chosen.column).type
+        if not (is_number(kind) or pa.types.is_boolean(kind)):
             return None
         rules, aside = recorded_filters(records), quarantined_positions(records)
         order = {name: number for number, name in enumerate(unique_names(one["name"] for one in records.stages))}
         columns = [column for rule in rules for column in rule.columns.values()]
+        columns += [told["column"] for rule in rules for several in rule.rules.values() for told in several]
         tables, rows, partial = [], 0, False
         for piece in records.scores.pieces(columns):
             if rows * len(columns) >= MOST_SCORES:
@@ -180,6 +220,24 @@ class ScoreReader:
         return found
 
 
+def _filter_and_rules(stage: Mapping[str, Any], label: str, column: str) -> list[ScoredFilter]:
+    """A filter, or instead of it the rules that it has."""
+    threshold, told = str(stage.get("thresholds", {}).get(label) or ""), stage.get("rules", {}).get(label, ())
+    rules = []
+    for one in told:
+        low, high, strict = one["low"], one["high"], bool(one.get("strict"))
+        if low is None and high is None:
+            continue
+        limits = ScoreLimits(low, high, strict, strict, one.get("spared"))
+        words = limit_in_words(low, high, one["low_name"], one["high_name"], strict)
+        if one["rule"]:
+            words = f"not ({words})" if threshold.startswith("not (") else words
+            rules.append(ScoredFilter(stage["name"], label, one["column"], words, one["rule"], limits))
+        elif len(told) == 1:
+            rules.append(ScoredFilter(stage["name"], label, column, threshold, "", limits))
+    return rules or [ScoredFilter(stage["name"], label, column, threshold)]
+
+
 def _first_matching_row(table: pa.Table, wanted: Mapping[str, Any]) -> int:
     """The number of the first row that has these values; -1 if there is none."""
     same = pa.repeat(literal(True, pa.bool_()), table.num_rows)
@@ -200,24 +258,60 @@ def _judge_rows(
     say: before its stage and in all. Those are null where they have not seen the row."""
     was, apart = as_one_array(table.column(DROPPED)), is_quarantined(table, aside)
     before = others = pc.invert(apart)
+    rest, mine = pa.repeat(_TRUE, table.num_rows), _is(was, chosen.stage)
     for rule in with_stages_without_scores(rules, was, order):
         if rule.name == chosen.stage:
             found = rule.verdicts(table)
-            unsaid = pc.if_else(_is(was, rule.name), literal(None, pa.bool_()), _TRUE)
-            mine = [found.get(label, unsaid) for label in rule.columns if label != chosen.label]
-            others, before = reduce(pc.and_kleene, mine, others), others
+            unsaid = pc.if_else(mine, literal(None, pa.bool_()), _TRUE)
+            labels = list(rule.columns)
+            said = {label: found.get(label, unsaid) for label in labels if label != chosen.label}
+            earlier = reduce(
+                pc.and_kleene, [said[label] for label in labels[: labels.index(chosen.label)]], pc.invert(apart)
+            )
+            earlier_rules, rest = _other_rules(chosen, rule.rules.get(chosen.label, ()), table)
+            earlier = pc.and_kleene(earlier, earlier_rules)
+            own = ScoreLimits() if chosen.limits_known is None else chosen.limits_known
+            passes = own.good(_floats(table, chosen.column)) if chosen.rule and not chosen.is_inverted else None
+            mine = pc.and_(mine, pc.fill_null(earlier, _TRUE))
+            if passes is None:
+                passes = found.get(chosen.label, pc.if_else(mine, literal(None, pa.bool_()), _TRUE))
+            mine = pc.and_(mine, pc.invert(pc.fill_null(passes, _FALSE)))
+            before = pc.and_kleene(others, earlier)
+            others = reduce(pc.and_kleene, said.values(), others)
         else:
             others = pc.and_kleene(others, stage_verdict(rule, table, was, order))
     columns = {
         "score": _floats(table, chosen.column),
         "kept": pc.and_(pc.is_null(was), pc.invert(apart)),
-        "mine": _is(was, chosen.stage),
+        "mine": mine,
         "before": before,
         "others": others,
+        "rest": rest,
         LANGUAGE: _texts(table, LANGUAGE),
         CHARS: pc.fill_null(_floats(table, CHARS), literal(0.0, _FLOAT)),
     }
     return pa.table(columns)
+
+
+def _other_rules(chosen: ScoredFilter, told: Sequence[Mapping[str, Any]], table: pa.Table) -> tuple[pa.Array, pa.Array]:
+    """Whether the rules before the chosen one hold, and all others of its filter; null where it was not measured. What
+    an inverted filter drops has broken no rule: there, none comes before another."""
+    before = rest = pa.repeat(_TRUE, table.num_rows)
+    if not chosen.rule:
+        return before, rest
+    is_before = not chosen.is_inverted
+    for one in told:
+        if one["rule"] == chosen.rule:
+            is_before = False
+            continue
+        strict = bool(one.get("strict"))
+        limits = ScoreLimits(one["low"], one["high"], strict, strict, one.get("spared"))
+        if one["low"] is None and one["high"] is None:
+            continue
+        holds = limits.good(_floats(table, one["column"]))
+        rest = pc.and_kleene(rest, holds)
+        before = pc.and_kleene(before, holds) if is_before else before
+    return before, rest
 
 
 def _floats(table: pa.Table, name: str) -> pa.Array:
@@ -242,7 +336,7 @@ class JudgedRows:
         self.filter, self.stamp, self.partial = chosen, stamp, partial
         self._rows = table.num_rows
         self._scores, self._kept, self._mine = (_column(table, name) for name in ("score", "kept", "mine"))
-        self._others = _column(table, "others")
+        self._others, self._rest = _column(table, "others"), _column(table, "rest")
         self._reach = pc.fill_null(_column(table, "before"), _FALSE)
         self.limits_in_run = limits_of_filter(chosen, self._scores, self._mine, self._kept)
         self._languages = _column(table, LANGUAGE).dictionary_encode()
@@ -254,8 +348,16 @@ class JudgedRows:
         now = self.limits_in_run
         same_low, same_high = low == now.low, high == now.high
         same = same_low and same_high
-        good = ScoreLimits(low, high, now.open_low and same_low, now.open_high and same_high).good(self._scores)
-        verdict = pc.and_kleene(self._others, good)
+        strict = self.filter.limits_known is not None and now.open_low
+        open_low, open_high = now.open_low and (strict or same_low), now.open_high and (strict or same_high)
+        limits = ScoreLimits(low, high, open_low, open_high, now.spared)
+        good = limits.good(self._scores)
+        passes = good
+        if self.filter.is_inverted:
+            good = passes = pc.invert(pc.and_kleene(self._rest, good))
+        elif self.filter.rule:
+            passes = pc.and_kleene(self._rest, good)
+        verdict = pc.and_kleene(self._others, passes)
         kept = self._kept if same else pc.fill_null(verdict, _FALSE)
         drops = pc.and_(pc.invert(pc.fill_null(good, _TRUE)), self._reach)
         before, after = (self._count(which) for which in (self._kept, kept))
@@ -290,7 +392,10 @@ def _is(stages: pa.Array, name: str) -> pa.Array:
 
 
 def limits_of_filter(one: ScoredFilter, scores: pa.Array, dropped: pa.Array, passed: pa.Array) -> ScoreLimits:
-    """Where a filter has its limits: by the names of its thresholds, else by what it dropped and what went on."""
+    """Where a filter has its limits: as was recorded, else by the names of its thresholds, else by what it dropped and
+    what went on."""
+    if one.limits_known is not None:
+        return one.limits_known
     good = pc.min_max(scores.filter(passed)).as_py()
     bad = scores.filter(dropped)
     low = high = None

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gristmill.core.arrow.table_conversion import POSITION
-from gristmill.core.records.rejected_rows import FILTER, LIMIT, RULE, SCORE, STAGE, THRESHOLD
-from gristmill.report.drop_sentence import drop_sentence
+from gristmill.core.records.rejected_rows import FILTER, SCORE, STAGE, THRESHOLD
+from gristmill.report.drop_sentence import rejected_sentence
 from gristmill.view.data.media import MediaContent
 from gristmill.view.data.query import LENGTH, ColumnRoles, RowQuery
 from gristmill.view.data.row_sets import QUARANTINED, QUARANTINED_BY, RowSet
@@ -73,6 +73,7 @@ def query_form(query: RowQuery, columns: ColumnRoles, scan: RowScan) -> SafeHtml
     ]
     for name, label, which, there in (
         ("stage", "Stage", 0, columns.stage),
+        ("rule", "Rule", 2, columns.rule),
         ("language", "Language", 1, columns.language),
     ):
         if there:
@@ -233,8 +234,8 @@ def _why_dropped(values: Mapping[str, Any], fate: str) -> list[SafeHtml]:
         return []
     told = [element("b", format_value(values[STAGE]), class_="dropped")]
     score, threshold = values.get(SCORE), values.get(THRESHOLD)
-    if values.get(RULE) is not None:
-        told.append(element("span", drop_sentence(values[RULE], values[SCORE], values.get(LIMIT), threshold or "")))
+    if sentence := rejected_sentence(values):
+        told.append(element("span", sentence))
     elif score is not None:
         filtered = values.get(FILTER)
         label = f"{filtered}: " if filtered and filtered != values[STAGE] else ""

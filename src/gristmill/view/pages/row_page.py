@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gristmill.core.arrow.table_conversion import POSITION
-from gristmill.core.records.rejected_rows import FILE, FILTER, LIMIT, PLACE, RULE, SCORE, STAGE, THRESHOLD
-from gristmill.report.drop_sentence import drop_sentence
+from gristmill.core.records.rejected_rows import FILE, FILTER, PLACE, SCORE, STAGE, THRESHOLD
+from gristmill.report.drop_sentence import rejected_sentence
 from gristmill.report.run_report.score_histogram import limits_in_threshold
 from gristmill.view.data.query import ColumnRoles, RowQuery
 from gristmill.view.data.row_sets import QUARANTINED, QUARANTINED_BY
@@ -78,9 +78,8 @@ def _outcome(values: Mapping[str, Any], row_set: str) -> SafeHtml:
     if values.get(STAGE) is None:
         return element("p", "Kept.", class_="why kept") if row_set == "kept" else SafeHtml("")
     reason: tuple[object, ...] = (".",)
-    if values.get(RULE) is not None:
-        told = drop_sentence(values[RULE], values[SCORE], values.get(LIMIT), values.get(THRESHOLD) or "")
-        reason = (f": {told}.",)
+    if sentence := rejected_sentence(values):
+        reason = (f": {sentence}.",)
     elif values.get(SCORE) is not None:
         comparison = _compare(values[SCORE], values.get(THRESHOLD) or "")
         reason = (f": {values.get(FILTER) or 'score'} ", element("b", number(values[SCORE])), f"{comparison}.")
@@ -117,8 +116,10 @@ def _text(text: str, row: ListedRow, query: RowQuery) -> SafeHtml:
 
 
 def _scores(filters: Sequence[ScoredFilter], scores: Mapping[str, Any]) -> SafeHtml:
+    dropped = _dropping(filters, scores)
+    verdict = (" ", element("b", "dropped this row", class_="dropped"))
     rows: list[list[object]] = [
-        [one.column, format_value(scores[one.column]), (one.threshold, _verdict(one, scores))]
+        [one.title, format_value(scores[one.column]), (one.threshold, verdict if one is dropped else "")]
         for one in filters
         if one.column in scores
     ]
@@ -129,8 +130,12 @@ def _scores(filters: Sequence[ScoredFilter], scores: Mapping[str, Any]) -> SafeH
     )
 
 
-def _verdict(one: ScoredFilter, scores: Mapping[str, Any]) -> object:
-    return (" ", element("b", "dropped this row", class_="dropped")) if scores.get("dropped_by") == one.stage else ""
+def _dropping(filters: Sequence[ScoredFilter], scores: Mapping[str, Any]) -> ScoredFilter | None:
+    """What dropped the row: the first rule of its stage that it breaks, or the only filter that it can be."""
+    own = [one for one in filters if one.column in scores and one.stage == scores.get("dropped_by")]
+    broken = next((one for one in own if one.drops(scores[one.column])), None)
+    unclear = [one for one in own if one.drops(scores[one.column]) is None]
+    return broken or (unclear[0] if len(unclear) == 1 else None)
 
 
 def _duplicates(text: str, cluster: DuplicateCluster | None, field: str | None) -> SafeHtml:

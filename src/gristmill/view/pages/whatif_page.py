@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 from urllib.parse import urlencode
 
@@ -10,6 +11,7 @@ import orjson
 
 from gristmill.core.records.rejected_rows import SCORE
 from gristmill.core.result import count_noun
+from gristmill.report.drop_sentence import rule_in_words
 from gristmill.view.data.query import RowQuery
 from gristmill.view.data.whatif import JudgedRows, ScoredFilter, ScoreLimits, WhatIfAnswer
 from gristmill.view.pages.cell_values import number
@@ -22,7 +24,11 @@ WIDTH, BASE = 640, 160
 def whatif_page(filters: Sequence[ScoredFilter], judged: JudgedRows | None, chosen: ScoreLimits) -> SafeHtml:
     intro = element("p", "Move a limit to see how many rows would be kept. Counts come from the recorded scores.")
     if judged is None:
-        known = "This filter's scores are not numeric." if filters else "No scores have been recorded yet."
+        known = (
+            "The scores of this filter are no numbers: they have no limits to move."
+            if filters
+            else "No scores have been recorded yet."
+        )
         return SafeHtml(element("h2", "What if") + _filters(filters, None) + element("p", known, class_="quiet"))
     answer = judged.ask(chosen.low, chosen.high)
     return SafeHtml(
@@ -37,16 +43,21 @@ def whatif_page(filters: Sequence[ScoredFilter], judged: JudgedRows | None, chos
 
 
 def _filters(filters: Sequence[ScoredFilter], current: ScoredFilter | None) -> SafeHtml:
-    links = [
-        element(
-            "li",
-            element(
-                "a", one.column, href=f"whatif?{urlencode({'column': one.column})}", aria_current=_here(one, current)
-            ),
-        )
-        for one in filters
-    ]
-    return element("nav", element("ul", links, class_="filters"), aria_label="Filters")
+    """A link for each filter, and a list of links for the rules of one that has several."""
+    parts = []
+    for _, own in groupby(filters, lambda one: (one.stage, one.label)):
+        several = list(own)
+        if several[0].rule:
+            name = several[0].name
+            rules = [element("li", _link(one, rule_in_words(one.rule), current)) for one in several]
+            parts.append(element("li", element("b", name), element("ul", rules, class_="filters"), class_="whole"))
+        else:
+            parts.append(element("li", _link(several[0], several[0].title, current)))
+    return element("nav", element("ul", parts, class_="filters"), aria_label="Filters")
+
+
+def _link(one: ScoredFilter, name: str, current: ScoredFilter | None) -> SafeHtml:
+    return element("a", name, href=f"whatif?{urlencode({'column': one.column})}", aria_current=_here(one, current))
 
 
 def _here(one: ScoredFilter, current: ScoredFilter | None) -> str | None:
@@ -58,7 +69,7 @@ def _sliders(judged: JudgedRows, chosen: ScoreLimits) -> SafeHtml:
     edges = found["edges"]
     parts: list[object] = [
         element("input", type="hidden", name="column", value=one.column),
-        element("h3", f"{one.column} ", element("span", one.threshold, class_="quiet")),
+        element("h3", f"{one.title} ", element("span", one.threshold, class_="quiet")),
         histogram_svg(found, chosen, judged.limits_in_run),
     ]
     sliders = [
@@ -148,7 +159,7 @@ def told(judged: JudgedRows, answer: WhatIfAnswer, chosen: ScoreLimits) -> SafeH
     """The counts, as they are and as they would be."""
     tiles = [
         _tile("rows kept", *answer.kept, answer.rows),
-        _tile("dropped by this filter", *answer.dropped, answer.rows),
+        _tile(f"dropped by this {'rule' if judged.filter.rule else 'filter'}", *answer.dropped, answer.rows),
         _tile("characters kept", *answer.chars, 0),
     ]
     parts = [
@@ -191,5 +202,8 @@ def _link_to_rows(judged: JudgedRows, chosen: ScoreLimits, answer: WhatIfAnswer)
     new one."""
     if not answer.rows_gained and not answer.unknown:
         return SafeHtml("")
-    query = RowQuery("dropped", stage=judged.filter.stage, score=SCORE, least=chosen.low, most=chosen.high)
+    one = judged.filter
+    if one.is_inverted:  # rows that it has dropped lie within the limits
+        return SafeHtml("")
+    query = RowQuery("dropped", stage=one.stage, rule=one.rule, score=SCORE, least=chosen.low, most=chosen.high)
     return element("p", element("a", "Show the dropped rows within these limits", href=f"rows?{query.address()}"))
