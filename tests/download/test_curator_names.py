@@ -16,6 +16,7 @@ from gristmill.download import (
     CommonCrawlWARCDownloader,
     CommonCrawlWarcIterator,
     DocumentDownloader,
+    DocumentDownloadExtractStage,
     DocumentDownloadStage,
     DocumentExtractor,
     DocumentIterateExtractStage,
@@ -29,6 +30,7 @@ from gristmill.download import (
     WikipediaDownloader,
 )
 from gristmill.io.fetch.http_client import Manners
+from gristmill.observe import PlainProgress
 from tests.download.faulty_server import Web
 
 INLINE = LocalExecutor(0)
@@ -157,3 +159,11 @@ def test_the_http_head_of_a_response_is_not_its_content(tmp_path: Path, content_
     [record] = CommonCrawlWarcIterator().iterate(str(path))
     assert isinstance(record, dict)
     assert (record["content"], record["status"], record["content_type"]) == (b"<html>page</html>", 200, "text/html")
+
+
+def test_a_run_that_downloads_shows_its_progress(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its source lists URLs, and no files whose sizes are known."""
+    stage = DocumentDownloadExtractStage(OneFile(), Copier(str(tmp_path)), Lines())
+    result = Pipeline("shown", stages=[stage]).run(INLINE, observer=PlainProgress(0.0))
+    assert [row["line"] for task in result for row in task.to_rows()] == ["first line", "second line"]
+    assert "rows" in capsys.readouterr().err

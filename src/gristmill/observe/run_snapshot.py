@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gristmill.core.errors import shorten
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.result import Summary
-from gristmill.core.stage_roles import GatherRole
+from gristmill.core.stage_roles import GatherRole, PlanningRole
 
 if TYPE_CHECKING:
     from gristmill.core.executor import Progress
@@ -319,7 +319,7 @@ class _InputTotal:
     @classmethod
     def of(cls, plan: Plan | None) -> _InputTotal:
         source: Any = plan.source if plan else None
-        if source is None:
+        if not isinstance(source, PlanningRole):  # it lists no files, such as URLs to download
             return cls()
         files = source.input_files()
         plain = bool(files) and all(str(path).endswith(_UNCOMPRESSED_SUFFIXES) for path in files)
