@@ -318,7 +318,7 @@ class _InputTotal:
 
     @classmethod
     def of(cls, plan: Plan | None) -> _InputTotal:
-        source: Any = plan.source if plan else None
+        source = plan.source if plan else None
         if not isinstance(source, PlanningRole):  # it lists no files, such as URLs to download
             return cls()
         files = source.input_files()
