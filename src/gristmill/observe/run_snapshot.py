@@ -318,11 +318,11 @@ class _InputTotal:
 
     @classmethod
     def of(cls, plan: Plan | None) -> _InputTotal:
-        source = plan.source if plan else None
-        if not isinstance(source, PlanningRole):  # it lists no files, such as URLs to download
+        source: Any = plan.source if plan else None
+        files = source.input_files() if isinstance(source, PlanningRole) else ()
+        if not files:  # it lists something else, such as URLs to download
             return cls()
-        files = source.input_files()
-        plain = bool(files) and all(str(path).endswith(_UNCOMPRESSED_SUFFIXES) for path in files)
+        plain = all(str(path).endswith(_UNCOMPRESSED_SUFFIXES) for path in files)
         each = getattr(source, "files_per_partition", 1)
         return cls(-(-len(files) // each), (source.input_bytes() or 0) if plain else 0)
 
