@@ -80,6 +80,9 @@ def test_a_filter_scores_and_decides(tool: AudioFilter, samples: Any, score: flo
     [
         (AudioDurationFilter, {"min_seconds": 5, "max_seconds": 1}, "leaves nothing"),
         (AudioClippingFilter, {"max_clipped": -1}, "0 or more"),
+        (AudioBandwidthFilter, {"frequency_threshold": 3.0}, "negative number of decibels"),
+        (AudioBandwidthFilter, {"frequency_threshold": float("nan")}, "negative number of decibels"),
+        (AudioBandwidthFilter, {"frequency_threshold": -(10**400)}, "negative number of decibels"),
         (AudioLoudnessFilter, {"min_lufs": -5, "max_lufs": -20}, "above max_lufs"),
         (PreserveByValueStage, {"input_value_key": "x", "target_value": 1, "operator": "is"}, "must be one of"),
     ],

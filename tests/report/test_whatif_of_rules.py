@@ -11,6 +11,7 @@ import pytest
 
 from gristmill import LocalExecutor, Pipeline, Route
 from gristmill.core.row_sampling import Sample
+from gristmill.report.run_records import Records
 from gristmill.report.whatif import WhatIf, whatif
 from gristmill.report.why import why
 from gristmill.text import (
@@ -201,3 +202,52 @@ def test_why_names_the_rule_its_number_and_its_limit(place: Path, kind: str) -> 
     Pipeline("one", stages=stages).run(HERE, place / "run", scores=kind == "scores", rejected=kind == "rejected")
     [story] = why(str(place / "run"), "1")
     assert (story.dropped_by, story.reason) == ("GopherQualityFilter", "17 words, fewer than min_doc_words=50")
+
+
+def test_each_rule_of_a_changed_stage_is_counted(place: Path) -> None:
+    first = [ScoreFilter([WordCountFilter(10), GopherQualityFilter(min_doc_words=40)])]
+    then = [ScoreFilter([WordCountFilter(10), GopherQualityFilter(min_doc_words=90)])]
+    told = asked(place, first, "GopherQualityFilter.min_doc_words", 90)
+    pipeline = Pipeline("two", stages=[JsonlReader(place / "in.jsonl"), *then])
+    pipeline.run(HERE, place / "again")
+    (stage,) = told.stages
+    counts = [
+        {
+            f"{stage}/GopherQualityFilter/{one['rule']}": one["dropped"]
+            for line in json.loads((run / "report.json").read_text())["stages"]
+            for one in line.get("rules", ())
+            if one["rule"]
+        }
+        for run in (place / "run", place / "again")
+    ]
+    assert told.rules == {name: (counts[0][name], counts[1][name]) for name in counts[0]}
+    assert told.rules[f"{stage}/GopherQualityFilter/words"][0] < told.rules[f"{stage}/GopherQualityFilter/words"][1]
+
+
+def test_rules_of_other_stages_and_inverted_ones_are_not_counted(place: Path) -> None:
+    chain = [ScoreFilter(C4QualityFilter()), ScoreFilter(GopherQualityFilter())]
+    assert {name.partition("/")[0] for name in asked(place, chain, "C4QualityFilter.min_num_sentences", 2).rules} == {
+        "C4QualityFilter"
+    }
+    inverted = [ScoreFilter(GopherQualityFilter(), invert=True)]
+    assert asked(place, inverted, "GopherQualityFilter.min_doc_words", 20).rules == {}
+
+
+def test_why_names_the_filter_of_several_and_the_rule_with_its_kind_of_limit(place: Path) -> None:
+    stages = [
+        ScoreFilter([WordCountFilter(10), FineWebQualityFilter(line_punct_thr=0.9, line_punct_exclude_zero=True)])
+    ]
+    pipeline = Pipeline("one", stages=[JsonlReader(place / "in.jsonl"), *stages])
+    pipeline.run(HERE, place / "run", scores=True, rejected=True)
+    reasons: dict[str, set[str]] = {}
+    for rows in Records(str(place / "run")).rejected or ():
+        for row in rows.to_table().to_pylist():
+            (by_records,) = why(str(place / "run"), str(row["id"]))
+            assert by_records.fate == "dropped"
+            assert (row["rejected_rule"] or "words").replace("_", " ") in by_records.reason or "min_words" in (
+                by_records.reason
+            )
+            assert f"{row['rejected_score']:g}" in by_records.reason
+            reasons.setdefault(row["rejected_filter"], set()).add(by_records.reason)
+    assert set(reasons) == {"WordCountFilter", "FineWebQualityFilter"}
+    assert not any(" 0, below line_punct_thr" in reason for reason in reasons["FineWebQualityFilter"])

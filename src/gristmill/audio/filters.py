@@ -102,6 +102,13 @@ class AudioBandwidthFilter(AudioRangeFilter):
     ) -> None:
         self.min_hertz, self.max_hertz = min_hertz, max_hertz
         self._check_bounds()
+        if isinstance(frequency_threshold, bool) or not isinstance(frequency_threshold, int | float):
+            raise TypeError(f"{self.name}: frequency_threshold is {frequency_threshold!r}, must be a number")
+        if not -1000 <= frequency_threshold < 0:
+            raise ValueError(
+                f"{self.name}: frequency_threshold is {frequency_threshold!r}, must be a negative number of decibels, "
+                "such as -50"
+            )
         self.frequency_threshold = frequency_threshold
 
     def score_audio(self, audio: Measures) -> float:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import as_one_array, literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.batch import scatter_to_rows
-from gristmill.core.deciding_stage import DecidingStage, FilteringStage
+from gristmill.core.deciding_stage import DecidingStage, FilteringStage, Rule
 from gristmill.core.errors import InputError, did_you_mean, shorten
 from gristmill.core.records.drop_reasons import limit_text
 from gristmill.core.records.value_identity import KIND, describe_value
@@ -119,6 +119,31 @@ class RecordedFilter:
                     return rule["rule"] or None, number, limit, told
         return None
 
+    def drops_by_rule(self, table: pa.Table, dropped: pa.Array, changed: bool) -> Counter[str]:
+        """Of rows that the stage drops, or with its changed parameters would drop: how many break each rule first, by
+        the column of its numbers. Filters without named rules, and inverted ones, are left out."""
+        found: Counter[str] = Counter()
+        left = dropped
+        now = self.stage.rules() if changed and isinstance(self.stage, DecidingStage) else {}
+        for label, several in self.rules.items():
+            if self.thresholds.get(label, "").startswith("not ("):
+                continue
+            limits = {rule.name: rule for rule in now.get(label, ())}
+            for told in several:
+                rule = limits.get(told["rule"]) if changed else _recorded_rule(told)
+                if rule is None or not rule.is_on or (changed and not self._is_measured_as_before(label, told)):
+                    continue
+                breaks = pc.invert(rule.holds(_column(table, told["column"]))).fill_null(literal(False, pa.bool_()))
+                mine = pc.and_(left, breaks)
+                left = pc.and_not(left, mine)
+                if rule.name:
+                    found[told["column"]] += mine.true_count
+        return found
+
+    def _is_measured_as_before(self, label: str, told: Mapping[str, Any]) -> bool:
+        now = {rule.name: describe_value(rule.measured_with) for rule in self.stage.rules().get(label, ())}
+        return told["rule"] in now and now[told["rule"]] == told["measured_with"]
+
     def _with_null_scores(self, label: str, scores: pa.Array, then: pa.Array, found: pa.Array) -> pa.Array:
         """What is found, with what the stage says to a score of null, for the rows that have it."""
         null = pc.and_(then, pc.is_null(scores))
@@ -156,6 +181,11 @@ class RecordedFilter:
                 own = pc.if_else(pc.and_(then, pc.is_null(own)), literal(True, pa.bool_()), own)
             parts.append(own)
         return reduce(pc.and_kleene, parts) if parts else unknown
+
+
+def _recorded_rule(told: Mapping[str, Any]) -> Rule:
+    strict, spared = bool(told.get("strict")), told.get("spared")
+    return Rule(told["rule"], told["low"], told["high"], strict=strict, spared=spared)
 
 
 def _column(table: pa.Table, name: str) -> pa.Array:

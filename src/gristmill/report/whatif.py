@@ -67,7 +67,8 @@ class WhatIf:
     lost: list[dict[str, Any]] = field(default_factory=list)
     """Some of the rows that would be kept, and that would be dropped, each with file, position, scores and row."""
     rules: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Of filters of several rules that are changed: rows for which each rule is the first that they break."""
+    """Of stages that are changed, for each rule of a filter with several: rows that the stage drops and that break this
+    rule first, before and after. By the column of the rule's numbers."""
     exact: bool = True
     """Whether a run would keep just the rows that are counted in `after`. False: part of that is not known."""
     notes: list[str] = field(default_factory=list)
@@ -168,6 +169,7 @@ class _WhatIfCounter:
         """Whether other rows leave a filter than did."""
         self._before: Counter[str] = Counter()
         self._after: Counter[str] = Counter()
+        self._by_rule: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
         self._groups: dict[str, tuple[Counter[str], Counter[str]]] = {}
         self._picked: dict[str, list[tuple[float, dict[str, Any]]]] = {"gained": [], "lost": []}
 
@@ -190,16 +192,21 @@ class _WhatIfCounter:
         self.found.after.add(table, now)
         self.found.unknown.add(table, pc.and_(pc.invert(dropped), pc.invert(known)))
         self.differs |= pc.not_equal(now, kept).true_count > 0
-        self._count_stages(was, verdicts, aside)
+        self._count_stages(table, was, verdicts, aside)
         self._count_groups(table, kept, now)
         self._pick("gained", table, pc.and_(now, pc.invert(kept)))
         self._pick("lost", table, pc.and_(kept, pc.invert(now)))
 
-    def _count_stages(self, was: pa.Array, verdicts: Mapping[str, pa.Array], aside: pa.Array) -> None:
+    def _count_stages(self, table: pa.Table, was: pa.Array, verdicts: Mapping[str, pa.Array], aside: pa.Array) -> None:
         left = pc.invert(aside)
+        changed = {rule.name: rule for rule in self.rules if rule.changed}
         for name, verdict in verdicts.items():
             drops = pc.and_(left, pc.equal(verdict, _FALSE).fill_null(_FALSE))
             self._after[name] += drops.true_count
+            if name in changed:
+                then = pc.equal(was, literal(name, pa.string())).fill_null(_FALSE)
+                for counts, dropped, after in zip(self._by_rule, (then, drops), (False, True), strict=True):
+                    counts.update(changed[name].drops_by_rule(table, dropped, after))
             left = pc.and_(left, pc.invert(drops))
         for name, count in _counted(was).items():
             self._before[name] += count
@@ -230,6 +237,8 @@ class _WhatIfCounter:
         found = self.found
         names = dict.fromkeys([*(rule.name for rule in self.rules), *self._before, *self._after])
         found.stages = {name: (self._before[name], self._after[name]) for name in names}
+        was, now = self._by_rule
+        found.rules = {name: (was[name], now[name]) for name in dict.fromkeys([*was, *now])}
         for group, (before, after) in self._groups.items():
             values = [value for value, _ in (before + after).most_common()]
             found.groups[group] = {value: (before[value], after[value]) for value in values}

@@ -123,6 +123,7 @@ def print_whatif(found: WhatIf) -> None:
         out.print(f"   unknown               {_amount(found.unknown)}")
     changed = {name: pair for name, pair in found.stages.items() if pair[0] != pair[1]}
     _print_pairs("dropped by", changed)
+    _print_pairs("dropped by rule", {name: pair for name, pair in found.rules.items() if any(pair)})
     for group, pairs in found.groups.items():
         _print_pairs(group, dict(list(pairs.items())[:15]))
     _print_rows("would be kept", found.gained)
