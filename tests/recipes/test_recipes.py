@@ -15,6 +15,7 @@ from gristmill import LocalExecutor, Pipeline, ProcessingStage, Resources
 from gristmill.core.errors import RecipeError
 from gristmill.recipes import bundled, catalogue, load_recipe, parse_settings, schema
 from gristmill.recipes.stage_catalogue import known
+from gristmill.samples.filters import SampleFilter
 from gristmill.text import UnicodeReformatter, WordCountFilter
 from tests.download.warc_fixtures import english, write_warc
 from tests.recipes.test_pipeline_to_recipe import again
@@ -297,21 +298,20 @@ def test_a_name_is_found_as_in_the_catalogue_without_loading_the_others() -> Non
 
 
 def test_the_catalogue_is_what_the_packages_list() -> None:
+    import gristmill.audio
     import gristmill.dedup
     import gristmill.download
     import gristmill.image
     import gristmill.text
 
     names = set(catalogue())
-    packages = (gristmill.text, gristmill.dedup, gristmill.image, gristmill.download)
+    packages = (gristmill.text, gristmill.dedup, gristmill.image, gristmill.audio, gristmill.download)
     listed = [(package, name) for package in packages for name in package.__all__]
     classes = {name for package, name in listed if isinstance(getattr(package, name), type)}
-    parts = {"BadImage", "DedupIndex", "DeduplicationResult", "Header", "ImageObject", "Keep", "RankingStrategy"}
-    parts |= {"DocumentFilter", "DocumentModifier", "ImageFilter", "Rule", "RuleFilter"} | {
-        name for name in classes if name.endswith("Workflow")
-    }
-    made_of = {name for name in gristmill.download.__all__ if name in classes}  # what sources are made of is no stage
-    parts |= {name for name in made_of if not issubclass(getattr(gristmill.download, name), ProcessingStage)}
+    usable = (ProcessingStage, gristmill.text.DocumentFilter, gristmill.text.DocumentModifier, SampleFilter)
+    parts = {name for package, name in listed if name in classes and not issubclass(getattr(package, name), usable)}
+    bases = {"AudioFilter", "AudioRangeFilter", "DocumentFilter", "DocumentModifier", "ImageFilter", "RuleFilter"}
+    parts |= bases
     core = {"CountRows", "FilePartitioningStage", "Join", "Repartition", "Route", "Sample", "Shuffle", "Sort", "Tee"}
     assert names == core | classes - parts
     kinds = {name: entry.kind for name, entry in catalogue().items()}
