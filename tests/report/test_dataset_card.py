@@ -9,11 +9,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from gristmill import LocalExecutor, Pipeline
+from gristmill import LocalExecutor, Pipeline, Tee
 from gristmill.cli.main import app
 from gristmill.core.errors import InputError
+from gristmill.dedup import FuzzyDeduplicationStage
 from gristmill.report.run_report.dataset_card import dataset_card_of_run
-from gristmill.text import JsonlReader, JsonlWriter, ScoreFilter, WordCountFilter
+from gristmill.text import JsonlReader, JsonlWriter, RedactPii, ScoreFilter, WordCountFilter
 
 
 @pytest.fixture
@@ -44,3 +45,21 @@ def test_a_card_tells_what_was_done(run: Path, tmp_path: Path) -> None:
 def test_without_a_report_there_is_no_card(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"has no report.json"):
         dataset_card_of_run(str(tmp_path))
+
+
+def test_a_card_and_a_report_have_no_line_that_says_nothing(tmp_path: Path) -> None:
+    """No folder of this machine, no total of rows that a Tee wrote twice, no limit of a stage that drops nothing, and
+    one seed for a stage however many parts it has."""
+    (tmp_path / "in").mkdir()
+    for part in "ab":
+        rows = [{"id": f"{part}{n}", "text": f"page {n} of {part}, me@mill.org"} for n in range(5)]
+        (tmp_path / "in" / f"{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tee = Tee({name: JsonlWriter(tmp_path / name) for name in ("one", "two")})
+    stages = [JsonlReader(tmp_path / "in"), RedactPii(entities=["email"]), FuzzyDeduplicationStage(), tee]
+    Pipeline("twice", stages=stages).run(LocalExecutor(0), tmp_path / "run")
+    card = dataset_card_of_run(str(tmp_path / "run"))
+    assert "| one | 10 |\n| two | 10 |\n\n" in card
+    assert "| a.jsonl | 5 | 10 |\n| b.jsonl | 5 | 10 |" in card
+    assert "drop=" not in card
+    seeds = json.loads((tmp_path / "run" / "report.json").read_text())["seeds"]
+    assert seeds == [{"stage": "FuzzyDeduplicationStage", "parameter": "seed", "seed": 42}]

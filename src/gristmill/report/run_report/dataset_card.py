@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from gristmill.core.errors import InputError
@@ -127,8 +128,9 @@ def _branch(stage: Facts) -> str:
 
 
 def _sum_line(facts: Facts, rows: Sequence[int]) -> list[tuple[str, str]]:
-    """The total, where each row is in one output."""
-    return [("total", f"{sum(rows):,}")] if sum(rows) == facts["rows_out"] else []
+    """The total, where each row is in one output: not with a `Tee`."""
+    adds_up = facts.get("kept_share") is not None and sum(rows) == facts["rows_out"]
+    return [("total", f"{sum(rows):,}")] if adds_up else []
 
 
 def _languages(facts: Facts) -> str:
@@ -160,12 +162,26 @@ def _unreadable(facts: Facts) -> int:
 
 def _sources(facts: Facts) -> str:
     found = facts.get("sources") or {}
-    rows = [(name, f"{count:,}", f"{found['after'].get(name, 0):,}") for name, count in found.get("before", {}).items()]
+    before, after = found.get("before", {}), found.get("after", {})
+    folder = (
+        _common_folder(before) if found.get("by") == "file" else ""
+    )  # a path of this machine is of no use to others
+    rows = [
+        (name.removeprefix(folder), f"{count:,}", f"{after.get(name, 0):,}")
+        for name, count in sorted(before.items(), key=lambda pair: (-pair[1], pair[0]))
+    ]
     if rows and found["count"] > len(rows):
         read, kept = facts["rows_in"] - sum(found["before"].values()), facts["rows_out"] - sum(found["after"].values())
         rows.append((f"{found['count'] - len(rows):,} others", f"{max(read, 0):,}", f"{max(kept, 0):,}"))
     kept = "written" if facts.get("kept_share") is None else "kept"
     return _section("Sources", (found.get("by", "source"), "read", kept), rows)
+
+
+def _common_folder(names: Iterable[str]) -> str:
+    """The folder that all files are in, with a slash at its end."""
+    folders = [name.rpartition("/")[0].split("/") for name in names]
+    shared = [parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, zip(*folders, strict=False))]
+    return "/".join([*shared, ""]) if shared else ""
 
 
 def _duplicates(facts: Facts) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.arrow.lazy_compute import pc
@@ -64,13 +64,10 @@ def _source_counts(by: str, before: Counter[str], after: Counter[str]) -> dict[s
     }
 
 
-def random_seeds(stages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The seed of each stage that draws random numbers."""
-    return [
-        {"stage": stage["name"], "parameter": path, "seed": value}
-        for stage in stages
-        for path, value in _seeds(stage, "")
-    ]
+def random_seeds(stages: Iterable[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """The seeds of each stage that draws random numbers. The parts of one stage share its name, and most a seed."""
+    found = {(name, path.rpartition(".")[2], value) for name, stage in stages for path, value in _seeds(stage, "")}
+    return [{"stage": name, "parameter": parameter, "seed": value} for name, parameter, value in sorted(found)]
 
 
 def _seeds(told: Any, path: str) -> Iterator[tuple[str, Any]]:

@@ -82,7 +82,9 @@ def gather_facts(
         "quarantine": _records(run),
         "plan": plan.describe(verbose=True),
         "pipeline": plan.describe(),
-        "seeds": provenance.random_seeds([describe_stage(stage) for stage in plan.all_stages]),
+        "seeds": provenance.random_seeds(
+            (stage._planned.part_of or stage.name, describe_stage(stage)) for stage in plan.all_stages
+        ),
         "memory": provenance.peak_memory(),
         "versions": versions(),
     }

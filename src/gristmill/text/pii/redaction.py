@@ -186,7 +186,7 @@ class RedactPii(DecidingStage[DocumentBatch]):
 
     def thresholds(self) -> dict[str, str]:
         dropped = [entity for entity, action in self._actions.items() if action == "drop"]
-        return {self.name: f"drop={', '.join(dropped)}"}
+        return {self.name: f"drop={', '.join(dropped)}"} if dropped else {}
 
 
 class PiiRedactor(DocumentModifier):
