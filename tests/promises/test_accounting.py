@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +220,53 @@ def killed_and_resumed(setting: Setting, place: Path, workers: int) -> None:
 )
 def test_a_killed_run_counts_each_source_once(setting: Setting, workers: int, tmp_path: Path) -> None:
     killed_and_resumed(setting, tmp_path, workers)
+
+
+@pytest.mark.parametrize("dedup", [False, True])
+def test_sources_whose_input_is_gone_count_as_long_as_their_output_does(dedup: bool, tmp_path: Path) -> None:
+    """Without an exchange, output is kept when its input is removed, so that inputs may come and go."""
+    setting = Setting(5, (), dedup=dedup, failing=True)
+    setting.write_input(tmp_path)
+    run(setting, tmp_path, LocalExecutor(0))
+    gone = tmp_path / "in" / "2.jsonl"
+    lines = gone.read_text()
+    gone.unlink()
+    metrics, events = Metrics(), Events((seen := []).append, 0.0)
+    result = run(setting, tmp_path, LocalExecutor(0), observer=Several(metrics, events))
+    if not dedup:
+        assert result.nothing_to_do
+        gone.write_text(lines)  # as its output counts, so does what was read of it
+    check(setting, tmp_path, result, metrics, [json.loads(line) for line in seen])
+
+
+def test_output_of_another_pipeline_whose_input_is_gone_is_told_and_not_counted(tmp_path: Path) -> None:
+    setting = Setting(6, ())
+    setting.write_input(tmp_path)
+    run(setting, tmp_path, LocalExecutor(0))
+    stale = next((tmp_path / "out").glob("2*"))
+    (tmp_path / "in" / "2.jsonl").unlink()
+    with pytest.warns(RuntimeWarning, match=f"the pipeline has changed since.*not counted.*{stale}"):
+        run(replace(setting, filters=2), tmp_path, LocalExecutor(0))
+    stale.unlink()
+    metrics, events = Metrics(), Events((seen := []).append, 0.0)
+    setting = replace(setting, filters=2)
+    result = run(setting, tmp_path, LocalExecutor(0), observer=Several(metrics, events))
+    check(setting, tmp_path, result, metrics, [json.loads(line) for line in seen])
+
+
+def test_a_run_is_looked_at_while_its_sources_are_done_again(tmp_path: Path) -> None:
+    """Their files are removed first, and what the ledger says of them is obsolete from then on."""
+    setting = Setting(7, ())
+    setting.write_input(tmp_path)
+    run(setting, tmp_path, LocalExecutor(0))
+    before = RunOrDataset(str(tmp_path / "run")).row_sets()
+    assert before["dropped"].rows
+    killed_run(replace(setting, filters=2, workers=0), tmp_path, 1)
+    for path in (tmp_path / "run" / "rejected").glob("*.parquet"):
+        path.unlink()
+    assert RunOrDataset(str(tmp_path / "run")).row_sets()["dropped"].rows == 0
+    result = run(replace(setting, filters=2), tmp_path, LocalExecutor(0))
+    assert RunOrDataset(str(tmp_path / "run")).row_sets()["kept"].rows == result.summary().rows_out
 
 
 def test_a_run_with_nothing_to_do_and_one_that_starts_anew_say_so(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ import itertools
 import os
 import platform
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
@@ -84,6 +85,11 @@ class LedgerEntry:
         ):
             raise damaged_records("an entry of the ledger has values of other types")
         return entry
+
+    @property
+    def is_obsolete(self) -> bool:
+        """Whether the entry only says that an earlier one does not count any more."""
+        return not self.plan
 
     def output(self, now: Lineage) -> WrittenFiles:
         """The task that the last stage returned for the source, with its current input files and order."""
@@ -294,7 +300,8 @@ class Run:
         numbers = (self.store.last_number(folder) for folder in ("ledger", "quarantine"))
         self._last_number = max(self._last_number, *numbers)
         lines = self.store.lines("ledger")
-        return {entry.source: entry for entry in map(LedgerEntry.of, lines)}
+        entries = {entry.source: entry for entry in map(LedgerEntry.of, lines)}
+        return {source: entry for source, entry in entries.items() if not entry.is_obsolete}
 
     # -- sources ---------------------------------------------------------------------------------------
 
@@ -321,23 +328,22 @@ class Run:
         return self._to_do(sources, plan)
 
     def _to_do(self, sources: Iterator[Sequence[Task[Any]]], plan: Plan) -> Iterator[Sequence[Task[Any]]]:
+        order = 0
         for tasks in sources:
             if not tasks or not plan.durable:
                 yield tasks
                 continue
             first = tasks[0].lineage
             self._listed.add(first.source)
-            self.listed_sources.add(first.source)
+            order = max(order, first.order + 1)
             fingerprint = tasks[0].fingerprint()
             entry = self.entries.get(first.source)
             if entry and self.why_redo(plan, first.source, fingerprint) is None:
-                self.kept_outputs.append(entry.output(first))
-                self.counts.keep(first.source, entry.attempt)
-                read = 0 if plan.number else entry.read  # later segments read the same rows again, or fewer
-                self.earlier_errors = (self.earlier_errors[0] + entry.quarantined, self.earlier_errors[1] + read)
-                self.rejected += [file.path for file in entry.rejected or () if plan.rejects]
+                self._keep(plan, entry, first)
                 continue
+            self.listed_sources.add(first.source)
             if entry:
+                self._mark_obsolete(entry)
                 for stage in plan.stages:
                     if isinstance(stage, CommitRole):
                         stage.discard_files(entry.written)
@@ -346,13 +352,54 @@ class Run:
             self._open[first.source] = _OpenSource(fingerprint, first.files)
             yield tasks
 
+        if plan.number == 0 and plan.next_segment is None:
+            self._keep_removed_sources(plan, order)
+
+    def _keep(self, plan: Plan, entry: LedgerEntry, now: Lineage) -> None:
+        """Count a source that an earlier attempt has finished."""
+        self.listed_sources.add(entry.source)
+        self.kept_outputs.append(entry.output(now))
+        self.counts.keep(entry.source, entry.attempt)
+        read = 0 if plan.number else entry.read  # later segments read the same rows again, or fewer
+        self.earlier_errors = (self.earlier_errors[0] + entry.quarantined, self.earlier_errors[1] + read)
+        self.rejected += [file.path for file in entry.rejected or () if plan.rejects]
+
+    def _keep_removed_sources(self, plan: Plan, order: int) -> None:
+        """Without an exchange, the output of input files that were removed is kept, and so it counts, unless the
+        pipeline has changed."""
+        for entry in self.entries.values():
+            if entry.source in self._listed or entry.plan != self._segment or _missing_output(plan, entry):
+                continue
+            self._keep(plan, entry, Lineage(entry.source, entry.source, entry.files, order))
+            order += 1
+
+    def _mark_obsolete(self, entry: LedgerEntry) -> None:
+        self._ready.append(LedgerEntry(entry.source, "", "", attempt=self._attempt))
+        self._flush_in_time(len(self._ready))
+
     def discard_removed_sources(self, plan: Plan) -> None:
-        """Remove the files that the last segment wrote for sources that no longer exist. Only after an exchange, where
-        the sources of a segment depend on all input; in a single segment, output of removed input files is kept."""
+        """Sources that no longer exist do not count any more. After an exchange, where the sources of a segment depend
+        on all input, the files that the last segment wrote for them are removed; in a single segment they are kept."""
         written = {file.path for output in (*self.kept_outputs, *self.outputs) for file in output.written}
-        for entry in self.entries.values() if plan.number else ():
-            if entry.source not in self._listed and plan.commit is not None:
-                plan.commit.discard_files([file for file in entry.written if file.path not in written])
+        left: list[str] = []
+        for entry in [entry for entry in self.entries.values() if entry.source not in self.listed_sources]:
+            files = [file for file in entry.written if file.path not in written]
+            if plan.number and plan.commit is not None:
+                plan.commit.discard_files(files)
+            elif plan.commit is not None and files and plan.commit.has_files(files):
+                left += [file.path for file in files]
+            for commit in plan.side_output_commits:
+                commit.discard_files((*(entry.rejected or ()), *(entry.scores or ())))
+            self._mark_obsolete(entry)
+        self.flush()
+        if left:
+            warnings.warn(
+                f"the input of files in the output is gone, and the pipeline has changed since. They are left as they "
+                f"were and are not counted; delete what you do not need: {', '.join(left[:3])}"
+                f"{f' and {len(left) - 3:,} more' if len(left) > 3 else ''}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def add_written(self, source: str, output: Task[Any]) -> None:
         """Record files that the last stage wrote for a source."""

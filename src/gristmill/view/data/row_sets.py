@@ -113,11 +113,12 @@ class RunOrDataset:
         dropped = [file for entry in entries for file in entry.rejected or ()]
         if dropped or self.is_run:
             row_set = self._row_set(DROPPED, ((file.path, file.size) for file in dropped), None)
+            present = tuple(source for source in row_set.sources if _is_present(source))
             note = "" if dropped else "Dropped rows were not kept. Run with --rejected (rejected=True) to see them."
             yield RowSet(
                 DROPPED,
-                row_set.sources,
-                sum(sum(source.groups) for source in row_set.sources if isinstance(source, FileRowAccess)),
+                present,
+                sum(sum(source.groups) for source in present if isinstance(source, FileRowAccess)),
                 note,
             )
         yield self._quarantined()
@@ -188,6 +189,16 @@ def _records_of(url: str, storage_options: Mapping[str, Any]) -> RecordStore | N
     except OSError:
         return None
     return find_run(url, storage_options)
+
+
+def _is_present(source: RowAccess) -> bool:
+    """Whether a file is there. A run removes the files of a source before it does the source again."""
+    try:
+        return not isinstance(source, FileRowAccess) or source.groups is not None
+    except InputError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return False
+        raise
 
 
 def _quarantined_row(record: QuarantinedRecord) -> dict[str, Any]:
