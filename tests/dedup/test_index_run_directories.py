@@ -135,7 +135,7 @@ def test_the_same_rows_elsewhere_are_another_snapshot_for_another_run(tmp_path: 
     corner.add("run", x=ONE)
     corner.source = tmp_path / "copy"
     for run_dir in ("other", None):
-        assert corner.add(run_dir, out="other", x=ONE) == []
+        assert corner.add(run_dir, out="another", x=ONE) == []
     assert corner.snapshots == [("v1", 4)]
 
 

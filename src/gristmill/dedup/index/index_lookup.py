@@ -93,7 +93,7 @@ class IndexedPartitions(ListPartitions, PlanningRole):
             self.exchange.partitions = max(self.exchange.partitions, self.indexes.partitions())
 
     def prepare_run(self, memory: dict[str, Any]) -> None:
-        self.indexes.load_run_token(memory)
+        self.indexes.load_run_identity(memory)
 
     def assign_directories(self, url: str, storage_options: Mapping[str, Any], lasting: RecordsLocation = None) -> None:
         super().assign_directories(url, storage_options, lasting)

@@ -12,6 +12,7 @@ from itertools import chain, count
 from typing import Any
 
 from gristmill.core.errors import PlanError
+from gristmill.core.run.segment_runner import SEGMENTS_FOLDER
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.stage_roles import RecordsLocation, output_directory_of
 from gristmill.core.task import digest
@@ -62,7 +63,7 @@ class StageIndexes:
         self._own_additions: list[IndexAddition] = []
         self._is_rerun = False
         self._name, self._run, self._origin = "", "", AdditionOrigin()
-        self._token, self._outputs = "", list[str]()
+        self._identity, self._outputs = "", list[str]()
         self._files: Mapping[str, str] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -105,15 +106,14 @@ class StageIndexes:
         wanted = sum(version.size for version in versions if version) // READ_BYTES
         return min(1 << wanted.bit_length(), MAX_PARTITIONS) if wanted else 1
 
-    def load_run_token(self, memory: dict[str, Any]) -> None:
-        """Load or create the token of this run, which tells it from other runs with a directory of the same name."""
-        self._token = memory.setdefault("token", os.urandom(8).hex())
+    def load_run_identity(self, memory: dict[str, Any]) -> None:
+        """Load or create the identity of this run, which tells it from other runs with a directory of the same name."""
+        self._identity = memory.setdefault("identity", os.urandom(8).hex())  # no "token", which records hide
 
     def set_run_directory(self, url: str, lasting: RecordsLocation) -> None:
-        """Store the directory of the run, if the user has set one."""
-        self._run = (
-            canonical_url(OutputDirectory(lasting[0]).url) if lasting and url.startswith(f"{lasting[0]}/") else ""
-        )
+        """Store the directory of the run, if the user has set one: without one, what is kept is temporary."""
+        has_one = lasting is not None and url.startswith(f"{lasting[0]}/{SEGMENTS_FOLDER}/")
+        self._run = canonical_url(OutputDirectory(lasting[0]).url) if lasting and has_one else ""
 
     def see_pipeline(self, stages: Sequence[ProcessingStage[Any, Any]], others: Iterable[StageIndexes]) -> None:
         """Store the input files and output directories of the pipeline; refuse an index that other stages use too."""
@@ -157,7 +157,7 @@ class StageIndexes:
     ) -> Sequence[IndexAddition]:
         """The additions of other runs. If this run repeats one, those that it was compared with then."""
         additions = version.additions
-        mark = digest([self._token, *self._outputs]) if self._run and self._outputs else ""
+        mark = digest([self._identity, *self._outputs]) if self._run and self._outputs else ""
         self._last, self._origin = version, AdditionOrigin.of(rows, self._files, self._run, mark)
         who = f"stage {self.stage!r}, the index at {index.url}"
         self._own_additions, self._is_rerun = find_own_additions(
