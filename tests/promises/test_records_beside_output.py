@@ -12,7 +12,7 @@ import pytest
 from gristmill import LocalExecutor, Pipeline, Route
 from gristmill.core.errors import PlanError
 from gristmill.core.records.run_location import find_outputs, find_run, records_beside
-from gristmill.dedup import ExactDeduplicationWorkflow
+from gristmill.dedup import ExactDeduplicationStage, ExactDeduplicationWorkflow
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.report.why import why
 from gristmill.text import (
@@ -169,7 +169,7 @@ def test_tokens_are_written_without_records(corpus: Path, tmp_path: Path) -> Non
 # -- where records cannot be ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("option", ["run_dir", "rejected", "scores"])
+@pytest.mark.parametrize("option", ["run_dir", "rejected", "scores", "report"])
 @pytest.mark.parametrize("inside", ["out", "out/_run", "out/../out/x"])
 def test_records_inside_of_an_output_are_refused(corpus: Path, tmp_path: Path, option: str, inside: str) -> None:
     made = pipeline(corpus, JsonlWriter(tmp_path / "out"))
@@ -232,3 +232,13 @@ def test_an_output_in_the_working_directory_and_on_an_object_store(
     assert store.exists("/beside/out.run/manifest.json")
     assert find_outputs("memory://beside/out.run") == ["memory://beside/out"]
     assert not [name for name in store.find("/beside") if "/_tmp" in name]
+
+
+def test_records_with_rows_can_be_read_by_their_user_only(corpus: Path, tmp_path: Path) -> None:
+    stages = [JsonlReader(str(corpus)), ExactDeduplicationStage(), JsonlWriter(str(tmp_path / "out"))]
+    Pipeline("p", stages=stages).run(LocalExecutor(0), tmp_path / "run", rejected=True, scores=True)
+    folders = [path for path in (tmp_path / "run").iterdir() if path.is_dir() and path.name != "segments"]
+    folders += (tmp_path / "run" / "segments").iterdir()
+    assert {"rejected", "scores", "clusters", "counts", "ledger", "1"} <= {path.name for path in folders}
+    assert [path.name for path in folders if path.stat().st_mode & 0o077] == []
+    assert (tmp_path / "out").stat().st_mode & 0o044

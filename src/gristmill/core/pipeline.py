@@ -129,7 +129,9 @@ class Pipeline:
         kept = {"rejected": rejected, "scores": scores, "report": report}
         run, storage_options = self._open_run(part, run_dir, storage_options, replay, kept)
         store = run.store if report is True else RecordStore(str(report), storage_options) if report else None
-        watcher = RunMonitor(observer or default_observer(executor), default_reporter(store) if store else None)
+        elsewhere = "" if isinstance(report, bool) else str(report)
+        reporter = default_reporter(store) if store else None
+        watcher = RunMonitor(observer or default_observer(executor), reporter, elsewhere)
         quarantine = _quarantine(run, on_error, max_errors)
         beside = _beside(run, rejected, scores, storage_options)
         try:
@@ -221,7 +223,7 @@ class Pipeline:
         plan = plan_for_executor(self.name, self.stages, executor, initial_tasks, run.resuming, beside)
         for stage in plan.all_stages if watcher.reporter else ():
             stage._planned = replace(stage._planned, sketched=not stage._planned.part_of)
-        check_record_directories(plan, run.url)
+        check_record_directories(plan, run.url, watcher.report_directory)
         sources = begin_shard(plan, run.shard, run.storage_options) if run.shard else ""
         with assigned_directories(plan, run):
             run.begin(plan)

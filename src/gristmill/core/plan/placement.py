@@ -76,11 +76,12 @@ def add_side_outputs(plan: Plan, rejects: Any, scores: Any, commit: ProcessingSt
     return _add_to_segments(plan, rejects, scores, commit, tuple(unique_names(stage.name for stage in plan.all_stages)))
 
 
-def check_record_directories(plan: Plan, run_url: str) -> None:
-    """Refuse a run directory in an output, and an output in another one."""
+def check_record_directories(plan: Plan, run_url: str, report: str = "") -> None:
+    """Refuse a run directory or a report in an output, and an output in another one."""
     outputs = _written_directories(plan)
-    if run_url:
-        refuse_records_inside("run_dir", run_url, outputs)
+    for option, place in (("run_dir", run_url), ("report", report)):
+        if place:
+            refuse_records_inside(option, place, outputs)
     roots = list(dict.fromkeys(map(absolute_path, outputs)))
     for output, other in permutations(roots, 2):
         if output.startswith(f"{other}/"):

@@ -197,8 +197,10 @@ class _Turn:
 class RunMonitor(Observer):
     """Combines the progress of segments into that of one run, passes it on to an observer, and keeps the last."""
 
-    def __init__(self, observer: Observer, reporter: ReportWriter | None = None) -> None:
+    def __init__(self, observer: Observer, reporter: ReportWriter | None = None, report_directory: str = "") -> None:
         self.observer, self.reporter = observer, reporter
+        self.report_directory = report_directory
+        """Where the user wants the report, if not in the run directory."""
         self.segment = Progress()
         """Progress of the current segment."""
         self.last = Progress()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from gristmill.core.errors import PlanError, cannot_write, explain_storage_error
-from gristmill.core.records.record_store import refuse_login, without_listing_cache
+from gristmill.core.records.record_store import make_private_directory, refuse_login, without_listing_cache
 from gristmill.core.records.run_location import MANIFEST, directory_url, records_beside
 from gristmill.core.secret_values import remember_secrets
 from gristmill.io.storage.checksum import KNOWN_CHECKSUM_KINDS, ChecksumWriter, checksum_of
@@ -348,11 +348,24 @@ class OutputDirectory:
 
 
 class RecordsDirectory(OutputDirectory):
-    """A directory among the records of a run. It keeps its temporary files in itself."""
+    """A directory among the records of a run, which may hold rows: only its user can read it. It keeps its temporary
+    files in itself."""
 
     @property
     def records(self) -> str:
         return self.url
+
+    def create_directory(self) -> None:
+        if self.local:
+            make_private_directory(Path(self.url))
+        else:
+            super().create_directory()
+
+    @contextmanager
+    def _create_local(self, path: str) -> Iterator[BinaryIO]:
+        make_private_directory(Path(self.url))
+        with super()._create_local(path) as file:
+            yield file
 
 
 def reserve_space(file: BinaryIO, nbytes: int) -> None:
