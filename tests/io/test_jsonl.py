@@ -172,17 +172,21 @@ def test_a_column_of_nearly_the_reserved_name_is_the_users(tmp_path):
     assert table.to_pydict() == {"a": [1], "_position": ["mine"], "__position__x": [2], POSITION: [0]}
 
 
-def test_a_column_of_the_reserved_name_is_refused(tmp_path):
+def test_a_line_with_the_reserved_name_is_a_bad_record(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"a": 1}\n{"a": 1, "__position__": "mine"}\n')
-    source = FileInput(FileSlice(str(path)))
+    bad = []
+    source = FileInput(FileSlice(str(path)), on_bad=bad.append)
     for fields in (None, ["a", POSITION]):
+        [table] = read_jsonl(source, fields)
+        assert table.to_pydict() == {"a": [1], POSITION: [0]}
+        assert [(record.position, "reserved" in record.reason) for record in bad] == [(9, True)]
+        bad.clear()
         with pytest.raises(InputError, match=r"a\.jsonl has a column '__position__'.*fields=\[\.\.\.\]"):
-            list(read_jsonl(source, fields))
-        with pytest.raises(InputError, match="reserved"):
             peek_jsonl(source, fields)
     [table] = read_jsonl(source, ["a"])
     assert table.to_pydict() == {"a": [1, 1], POSITION: [0, 9]}
+    assert bad == []
 
 
 @pytest.mark.parametrize(("levels", "good"), [(300, True), (350, True), (351, False), (600, False), (10_000, False)])
