@@ -108,3 +108,23 @@ def test_later_attempts_count_even_if_the_clock_is_set_back(tmp_path: Path, monk
         Pipeline("p", stages=stages).run(HERE, run_dir=tmp_path / "run", max_errors=0.5)
         lines = [line for path in (tmp_path / "out").glob("*.jsonl") for line in path.read_text().splitlines()]
         assert (len(lines), len(list(Run(tmp_path / "run").quarantined()))) == (500 - below, below)
+
+
+@pytest.mark.parametrize("with_run_dir", [True, False])
+def test_records_are_in_the_order_of_attempts_whatever_the_clock_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_run_dir: bool
+) -> None:
+    write(tmp_path / "in/a.jsonl", [{"id": number} for number in range(50)])
+    now, records = time.time_ns(), tmp_path / ("run" if with_run_dir else "out.run")
+    order = []
+    for attempt, below in enumerate((12, 10, 7)):
+        monkeypatch.setattr(time, "time_ns", lambda at=now - attempt * 3600 * 10**9: at)
+        stages = [JsonlReader(str(tmp_path / "in")), Refuse(below), JsonlWriter(str(tmp_path / "out"))]
+        options = {"run_dir": records} if with_run_dir else {"scores": True}
+        Pipeline("p", stages=stages).run(HERE, max_errors=0.5, **options)
+        order.append(json.loads((records / "plan.json").read_text())["attempt"])
+    for folder in ("ledger", "quarantine", "counts"):
+        lines = [
+            json.loads(line) for path in sorted((records / folder).iterdir()) for line in path.read_text().splitlines()
+        ]
+        assert list(dict.fromkeys(line["attempt"] for line in lines)) == order, folder

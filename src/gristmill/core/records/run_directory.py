@@ -149,7 +149,7 @@ class Run:
         self.changes: list[str] = []
         self._attempt = os.urandom(4).hex()
         self.counts = SourceCounts(self._attempt)
-        self._flushes = self._last_number = 0  # of objects in ledger and quarantine: later ones have higher numbers
+        self._attempt_number, self._flushes = 1, 0  # what is written is in their order, whatever clocks say
         self._open: dict[str, _OpenSource] = {}
         self._ready: list[LedgerEntry] = []
         self.rows_finished = 0
@@ -231,6 +231,7 @@ class Run:
         mine = self.store or self._fallback
         if mine is None:
             return
+        self._attempt_number = self._record["attempt_number"] = 1 + _last_attempt(mine)
         self._record |= {BESIDE: [link_to(mine.url, store.url) for store in beside_outputs]}
         for store in beside_outputs:
             if self.shard:  # the same for all shards: they write it at the same time
@@ -297,8 +298,6 @@ class Run:
     def _read_ledger(self) -> dict[str, LedgerEntry]:
         if self.store is None:
             return {}
-        numbers = (self.store.last_number(folder) for folder in ("ledger", "quarantine"))
-        self._last_number = max(self._last_number, *numbers)
         lines = self.store.lines("ledger")
         entries = {entry.source: entry for entry in map(LedgerEntry.of, lines)}
         return {source: entry for source, entry in entries.items() if not entry.is_obsolete}
@@ -499,8 +498,7 @@ class Run:
     def flush(self) -> None:
         if self.store and (self._ready or self._aside or self.counts.lines):
             self._flushes += 1
-            self._last_number = max(self._last_number + 1, time.time_ns())
-            name = f"{self._last_number:020}-{self._attempt}-{self._flushes:06}.jsonl"
+            name = f"{self._attempt_number:06}-{self._flushes:08}-{self._attempt}.jsonl"
             if self._aside:
                 self.store.write_lines(f"quarantine/{name}", (record.line(self._attempt) for record in self._aside))
             if lines := self.counts.take_lines():  # before the ledger, which says whose lines are valid
@@ -534,6 +532,15 @@ def segments_in_order(plan: Plan) -> Iterator[Plan]:
         segment = plan.segments[number]
         yield segment
         number += 1 - (segment.commit.segments_to_repeat() if segment.commit else 0)
+
+
+def _last_attempt(store: RecordStore | None) -> int:
+    """The number of the last attempt whose records are in a store; 0 if there are none."""
+    record = store.read(PLAN) if store else None
+    if store is None or record is None:
+        return 0
+    written = (store.last_number(folder) for folder in ("ledger", "quarantine", COUNTS_DIRECTORY))
+    return max(int(record.get("attempt_number") or 0), *written)
 
 
 def _missing_output(plan: Plan, entry: LedgerEntry) -> str | None:
