@@ -42,8 +42,11 @@ class Slow(ProcessingStage[DocumentBatch, DocumentBatch]):
     name = "slow"
     max_retries = 0
 
-    def __init__(self, bad: int = -1, setup_seconds: float = 0.0) -> None:
-        self.bad, self.setup_seconds = bad, setup_seconds
+    def __init__(self, bad: int = -1, setup_seconds: float = 0.0, node_seconds: float = 0.0) -> None:
+        self.bad, self.setup_seconds, self.node_seconds = bad, setup_seconds, node_seconds
+
+    def setup_on_node(self) -> None:
+        time.sleep(self.node_seconds)
 
     def setup(self) -> None:
         time.sleep(self.setup_seconds)
@@ -101,7 +104,8 @@ def test_a_record_that_hangs_a_stage_of_the_catalogue_is_quarantined(monkeypatch
     assert "s (the limit for rows: 1; timeout_s sets another) and was stopped" in record.error
 
 
-def test_a_setup_that_hangs_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("hook", ["setup_seconds", "node_seconds"])
+def test_a_setup_that_hangs_ends_the_run(monkeypatch: pytest.MonkeyPatch, hook: str) -> None:
     monkeypatch.setattr(driver, "SETUP_SECONDS", 0.4)
     with pytest.raises(WorkerLostError, match=r"'slow' .* its setup took more than 0\.4 s and was stopped"):
-        Pipeline("p", stages=[Slow(setup_seconds=60)]).run(LocalExecutor(1), batch())
+        Pipeline("p", stages=[Slow(**{hook: 15})]).run(LocalExecutor(1), batch())

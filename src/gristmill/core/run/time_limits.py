@@ -27,7 +27,7 @@ ROWS_PER_LIMIT = 100
 """A call with this many rows may take twice as long as a call with none."""
 
 SETUP_SECONDS = 3600.0
-"""How long `setup` may take: enough to fetch a large model."""
+"""How long `setup` and `setup_on_node` of a stage may take each: enough to fetch a large model."""
 
 
 def time_limit(stage: ProcessingStage[Any, Any], rows: int = 1) -> float | None:

@@ -109,7 +109,11 @@ class Worker:
 
     def setup_on_node(self) -> None:
         for position in range(len(self.stages)):
+            if self.activity:  # it has a time limit, like setup
+                self.activity.enter(position)
             self._hook(position, "setup_on_node", self.metadata.node, self.metadata)
+        if self.activity:
+            self.activity.leave()
 
     def setup(self) -> None:
         for position in range(len(self.stages)):
