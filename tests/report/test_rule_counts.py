@@ -215,3 +215,10 @@ def test_counts_of_an_earlier_version_are_not_made_up(place: Path) -> None:
     assert sum(one["dropped"] for one in stage["rules"]) == stage["dropped"]
     assert stage["rules"][-1]["limit"].startswith("not known")
     assert stage["rules"][-1]["dropped"] > 0
+
+
+def test_a_rule_that_allows_nothing_says_so(place: Path) -> None:
+    (stage,) = run(place, [ScoreFilter(C4QualityFilter())])
+    limits = {one["rule"]: one["limit"] for one in stage["rules"]}
+    assert limits["curly_brackets"] == "none allowed (filter_curly_bracket=True)"
+    assert limits["sentences"] == "at least 5 (min_num_sentences)"

@@ -188,3 +188,15 @@ def test_duplicates_are_told_with_partner_and_threshold(tmp_path: Path) -> None:
     assert "equal to a" in text
     assert re.search(r"similarity (0\.99|1\.00) to a is above the threshold of 0\.70", text)
     assert re.search(r"Dropped by FuzzyDeduplicationStage: similarity \S+ to a is above the threshold of 0\.70\.", row)
+
+
+def test_a_duplicate_without_a_similarity_names_its_partner(tmp_path: Path) -> None:
+    words = " ".join(f"word{n}" for n in range(300))
+    rows = [{"id": "a", "text": words}, {"id": "b", "text": f"{words} more"}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    stage = FuzzyDeduplicationStage(id_field="id", verify="none")
+    pipeline = Pipeline("doubles", stages=[JsonlReader(tmp_path / "in.jsonl"), stage, JsonlWriter(tmp_path / "out")])
+    pipeline.run(LocalExecutor(0), tmp_path / "run", rejected=True)
+    with View(str(tmp_path / "run")) as view:
+        row = look(view, "row", n=0, **{"in": "dropped"}).text
+    assert "Dropped by FuzzyDeduplicationStage: a duplicate of a." in row

@@ -33,7 +33,7 @@ def rejected_sentence(row: Mapping[str, Any]) -> str | None:
     """Why a rejected row was dropped, where its columns name a broken rule or a similar row; else None."""
     score, label, threshold = row.get(SCORE), row.get(FILTER), row.get(THRESHOLD) or ""
     if score is None:
-        return None
+        return None if row.get(PARTNER) is None else f"a duplicate of {row[PARTNER]}"
     if label == SIMILARITY:
         return similarity_sentence(score, row.get(PARTNER), threshold)
     if row.get(RULE) is None:
@@ -71,7 +71,7 @@ def limit_in_words(
     at_least, at_most = ("more than", "less than") if strict else ("at least", "at most")
     sides = [(at_least, low, low_name), (at_most, high, high_name)]
     told = [
-        "none" if what == "at most" and limit == 0 else f"{what} {limit:,.12g}"
+        "none allowed" if what == "at most" and limit == 0 else f"{what} {limit:,.12g}"
         for what, limit, _ in sides
         if limit is not None
     ]
