@@ -67,7 +67,7 @@ class Result(Sequence["Task[Any]"]):
     def files(self) -> list[str]:
         """The files that the last stage wrote, without those that pass from one segment to the next."""
         paths = [path for task in self if isinstance(task, FileGroupTask) for path in task.data]
-        return [path for path in paths if not path.endswith(SHUFFLE_FILE_SUFFIX)]
+        return [path for path in dict.fromkeys(paths) if not path.endswith(SHUFFLE_FILE_SUFFIX)]
 
     @property
     def rows_read(self) -> int:

@@ -134,6 +134,9 @@ class CommitRole(OutputRole):
     def discard_files(self, files: Sequence[WrittenFile]) -> None:
         """Remove files that an earlier run committed for a source that is about to be done again."""
 
+    def discard_removed(self, files: Sequence[WrittenFile]) -> None:
+        """The source that these files were written for is no longer in the input. By default they are kept."""
+
     def records_directories(self) -> Sequence[Directory]:
         """The directories beside the outputs, for their manifests. The first is for the records of a run without a
         `run_dir`."""
@@ -147,13 +150,18 @@ class CommitRole(OutputRole):
         """A directory for temporary files of this run. A later run removes it if this one is killed."""
         return None
 
+    def join_outputs(self, outputs: Sequence[WrittenFiles]) -> Sequence[WrittenFiles]:
+        """Before `complete`, in the last segment: the outputs after files of several sources were joined into one.
+        `outputs_recorded` follows, so that what was joined is kept until the ledger has the new files."""
+        return outputs
+
     def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> Sequence[WrittenFiles] | None:
         """The segment that ends with this stage has succeeded; `outputs` is all that it has committed. Returns them as
         they are now, in the same order, if this has changed files; else they or None."""
         return None
 
     def outputs_recorded(self) -> None:
-        """What the last `complete` has returned is in the ledger."""
+        """What the last `join_outputs` or `complete` has returned is in the ledger."""
 
     def segments_to_repeat(self) -> int:
         """After `complete`: how many segments, up to this one, run again before the next. For work in rounds whose

@@ -176,6 +176,23 @@ class FileGroupTask(Task[list[str]]):
 
 
 @fast_dataclass(frozen=True, slots=True)
+class OutputPart:
+    """What a source has written to a file of the output, which may hold rows of other sources before and after it."""
+
+    name: str
+    """The name of the file that was committed for the source, without those of others."""
+    checksum: str
+    """The checksum of that file."""
+    content: int
+    """How many bytes count towards the target size."""
+    rows: int
+    start: int = 0
+    """How many rows of other sources come before."""
+    whole: int = 0
+    """The number of rows in the file, if it is joined from those of several sources."""
+
+
+@fast_dataclass(frozen=True, slots=True)
 class WrittenFile:
     """A file of the output, as it should be."""
 
@@ -190,11 +207,15 @@ class WrittenFile:
     """The columns of the source, if all files of the output have the same ones (`io/write/output_schema.py`)."""
     layout: str = ""
     """The columns of the file."""
+    part: OutputPart | None = None
+    """The rows of the source in it, if files have a target size (`io/write/joined_files.py`)."""
 
 
 def upgraded_file_entry(noted: Mapping[str, Any]) -> dict[str, Any]:
     """A file entry in the current format. Earlier versions stored the checksum as `sha256`."""
     rest = {name: value for name, value in noted.items() if name != "sha256"}
+    if rest.get("part"):
+        rest["part"] = OutputPart(**rest["part"])
     return {"checksum": f"sha256:{noted['sha256']}", **rest} if "sha256" in noted else rest
 
 

@@ -23,7 +23,7 @@ from gristmill.core.stage_roles import CommitStage, GatherRole, output_directory
 from gristmill.core.task import GatherTask, WrittenFile, WrittenFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from gristmill.core.stage_roles import Directory
 
@@ -142,6 +142,10 @@ class CommitBranches(CommitStage):
         for name, commit in self.commits.items():
             commit.discard_files(_files_of_branch(name, files))
 
+    def discard_removed(self, files: Sequence[WrittenFile]) -> None:
+        for name, commit in self.commits.items():
+            commit.discard_removed(_files_of_branch(name, files))
+
     def outputs_recorded(self) -> None:
         for commit in self.commits.values():
             commit.outputs_recorded()
@@ -153,14 +157,24 @@ class CommitBranches(CommitStage):
         for commit in self.commits.values():
             commit.check_shards()
 
+    def join_outputs(self, outputs: Sequence[WrittenFiles]) -> Sequence[WrittenFiles]:
+        return self._on_branches(outputs, lambda commit, given: commit.join_outputs(given))
+
     def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> Sequence[WrittenFiles] | None:
-        everything = list(outputs)
+        return self._on_branches(list(outputs), lambda commit, given: commit.complete(given, info))
+
+    def _on_branches(
+        self,
+        everything: Sequence[WrittenFiles],
+        step: Callable[[CommitStage, list[WrittenFiles]], Sequence[WrittenFiles] | None],
+    ) -> list[WrittenFiles]:
+        """The outputs after a last step of each branch."""
         files_now: list[list[WrittenFile]] = [[] for _ in everything]
         for name, commit in self.commits.items():
             own = [(number, _of_branch(name, output)) for number, output in enumerate(everything)]
             present = [(number, output) for number, output in own if output.written]
             given = [output for _, output in present]
-            for (number, _), output in zip(present, commit.complete(given, info) or given, strict=True):
+            for (number, _), output in zip(present, step(commit, given) or given, strict=True):
                 files_now[number] += _with_branch(name, output)
         return [output.with_written(tuple(files)) for output, files in zip(everything, files_now, strict=True)]
 

@@ -366,6 +366,8 @@ class Run:
     def _keep_removed_sources(self, plan: Plan, order: int) -> None:
         """Without an exchange, the output of input files that were removed is kept, and so it counts, unless the
         pipeline has changed."""
+        if plan.commit is not None and not plan.commit.keeps_removed():
+            return
         for entry in self.entries.values():
             if entry.source in self._listed or entry.plan != self._segment or _missing_output(plan, entry):
                 continue
@@ -378,12 +380,12 @@ class Run:
 
     def discard_removed_sources(self, plan: Plan) -> None:
         """Sources that no longer exist do not count any more. After an exchange, where the sources of a segment depend
-        on all input, the files that the last segment wrote for them are removed; in a single segment they are kept."""
+        on all input, the files that the last segment wrote for them are removed; in a single segment the writer decides."""
         written = {file.path for output in (*self.kept_outputs, *self.outputs) for file in output.written}
         left: list[str] = []
         for entry in [entry for entry in self.entries.values() if entry.source not in self.listed_sources]:
             files = [file for file in entry.written if file.path not in written]
-            if plan.number and plan.commit is not None:
+            if plan.commit is not None and (plan.number or not plan.commit.keeps_removed()):
                 plan.commit.discard_files(files)
             elif plan.commit is not None and files and plan.commit.has_files(files):
                 left += [file.path for file in files]

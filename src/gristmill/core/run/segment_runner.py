@@ -86,6 +86,8 @@ def run_segments(
         yield task.lineage, LocalTaskRef(task)
     if segment.commit is not None:
         run.discard_removed_sources(segment)
+        run.replace_outputs(segment.commit.join_outputs([*run.kept_outputs, *outputs]))
+        segment.commit.outputs_recorded()
         run.replace_outputs(segment.commit.complete([*run.kept_outputs, *outputs], info))
         segment.commit.outputs_recorded()
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
         size: int
         checksum: str
+        rows: int
+        content: int
 
 
 CHECKSUM_KIND = "xxh128"
@@ -33,6 +35,8 @@ class ChecksumWriter(io.BufferedIOBase):
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._hash, self.size = file, xxhash.xxh3_128(), 0
+        self.rows = self.content = 0
+        """Rows, and bytes that count towards a target size, if the format tells."""
 
     def write(self, data: Any) -> int:
         self._hash.update(data)

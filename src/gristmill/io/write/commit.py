@@ -27,9 +27,10 @@ from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.records.shards import refuse_shards
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.stage_roles import CommitStage, WriterRole
-from gristmill.core.task import GatherTask, Task, WrittenFile, WrittenFiles, digest
+from gristmill.core.task import GatherTask, OutputPart, Task, WrittenFile, WrittenFiles, digest
 from gristmill.io.storage.output_directory import OutputDirectory, reserve_space
 from gristmill.io.write.hub_file_names import HubFileNames
+from gristmill.io.write.joined_files import JOINED_NAME, JoinedFiles, RowSpan
 from gristmill.io.write.manifest import remove_manifest, write_manifest
 from gristmill.io.write.output_schema import (
     AS_READ,
@@ -109,6 +110,11 @@ class OutputFormat(ABC):
         return None
 
     @property
+    def can_join(self) -> bool:
+        """Whether `join_files` is there. With a target size, small files of several sources are then joined."""
+        return False
+
+    @property
     def split(self) -> str | None:
         """The name of a split, if files are named as on the Hugging Face hub (`hub_file_names.py`)."""
         return None
@@ -146,6 +152,17 @@ class OutputFormat(ABC):
 
     def rewrite(self, old: BinaryIO, own: pa.Schema, new: BinaryIO, schema: pa.Schema) -> None:
         """With `one_schema`: write the rows of a file, which has the columns `own`, with the columns of `schema`."""
+        raise NotImplementedError
+
+    def measure(self, file: BinaryIO) -> tuple[int, int]:
+        """With `can_join`: the rows of a file, and its bytes that count towards the target size."""
+        raise NotImplementedError
+
+    def join_files(
+        self, spans: Sequence[RowSpan], target: OutputDirectory, new: BinaryIO, schema: pa.Schema | None
+    ) -> None:
+        """With `can_join`: write the rows of all spans, in order, to one file. The bytes must depend on them alone.
+        With `one_schema`, `schema` has the columns of all of them."""
         raise NotImplementedError
 
 
@@ -247,10 +264,17 @@ class CommitFiles(CommitStage):
     def _hub_names(self) -> HubFileNames | None:
         return HubFileNames(self.target, self.form.split, self.form.extension) if self.form.split else None
 
+    @cached_property
+    def _joined(self) -> JoinedFiles | None:
+        return JoinedFiles(self.target, self.form) if self.form.can_join else None
+
     def prepare_run(self, memory: dict[str, Any]) -> None:
         if self._hub_names:
             self._hub_names.begin(resumed=memory.setdefault("split", "") == self.form.split)
             memory["split"] = self.form.split
+        if self._joined:
+            self._joined.begin(resumed="joins" in memory)
+            memory["joins"] = True
         if self.mode == "append" and "generation" not in memory:
             memory["generation"] = next_generation(data_files(self.target, self.form))
         self._generation = memory.get("generation", "")
@@ -268,7 +292,11 @@ class CommitFiles(CommitStage):
             sizes = self.target.sizes()
             files = [self._hub_names.find(file, sizes) or file for file in files]
         for file in files:
-            if file.path.startswith(self.target.file("")):  # never delete files of other directories
+            if not file.path.startswith(self.target.file("")):  # never delete files of other directories
+                continue
+            if self._joined and file.part and file.part.whole:
+                self._joined.drop(file)
+            else:
                 self.target.remove(file.path)
 
     def check_shards(self) -> None:
@@ -277,6 +305,13 @@ class CommitFiles(CommitStage):
             raise refuse_shards(self, why, "Leave mode out, and write to an empty directory")
         if self.form.split:
             raise refuse_shards(self, "split= numbers all files", "Leave it out, and give it to a run over this output")
+        if self._joined and self.form.target_file_size is not None:
+            why = "target_file_size= joins files of all inputs"
+            raise refuse_shards(self, why, "Leave it out, and give it to a run over this output")
+
+    def discard_removed(self, files: Sequence[WrittenFile]) -> None:
+        if self._joined and self.form.target_file_size is not None and not self._hub_names:
+            self.discard_files(files)  # with `split`, all files without a number of this run are removed
 
     def records_directories(self) -> Sequence[Directory]:
         return [(self.target.records, self.target.storage_options)]
@@ -284,17 +319,23 @@ class CommitFiles(CommitStage):
     def temporary_directory(self) -> tuple[str, Mapping[str, Any]]:
         return self.target.temporary(self.target.new_temporary_name()), self.target.storage_options
 
+    def join_outputs(self, outputs: Sequence[WrittenFiles]) -> Sequence[WrittenFiles]:
+        done = self._hub_names.found(outputs) if self._hub_names else list(outputs)
+        if self.form.one_schema:
+            done = conform_outputs(self.target, self.form, self.fields, done)
+        return self._joined.join(done) if self._joined else done
+
     def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> Sequence[WrittenFiles] | None:
         done = list(outputs)
         self.target.end_run()
-        if self.form.one_schema:
-            done = conform_outputs(self.target, self.form, self.fields, done)
         if self._hub_names:
             done = self._hub_names.rename(done)
         write_manifest(self.target, done, info)
         return done
 
     def outputs_recorded(self) -> None:
+        if self._joined:
+            self._joined.recorded()
         if self._hub_names:
             self._hub_names.forget()
 
@@ -414,11 +455,26 @@ class OutputFiles:
     def written(self, files: Sequence[str], fragments: Sequence[Fragment]) -> tuple[WrittenFile, ...]:
         """Size and checksum of the files in place. Only files of an earlier attempt are read for them."""
         if not self.drafts:
-            return tuple(WrittenFile(path, self.target.size(path), self.target.checksum(path)) for path in files)
+            found = (WrittenFile(path, self.target.size(path), self.target.checksum(path)) for path in files)
+            return tuple(self._with_part(file, None) for file in found)
         known: dict[str, Fragment | NewFile] = {fragment.data: fragment for fragment in fragments}
         known |= self._created
         sources = [known[draft or path] for path, draft in zip(files, self.drafts, strict=True)]
-        return tuple(WrittenFile(path, one.size, one.checksum) for path, one in zip(files, sources, strict=True))
+        return tuple(
+            self._with_part(WrittenFile(path, one.size, one.checksum), one)
+            for path, one in zip(files, sources, strict=True)
+        )
+
+    def _with_part(self, file: WrittenFile, made: Fragment | NewFile | None) -> WrittenFile:
+        """The file with what is to be known of it if it is joined with others."""
+        if not self.form.can_join or not self._numbered:
+            return file
+        if made is None:
+            with self.target.open(file.path) as old:
+                rows, content = self.form.measure(old)
+        else:
+            rows, content = made.rows, made.size if isinstance(made, Fragment) else made.content
+        return replace(file, part=OutputPart(file.path.rpartition("/")[2], file.checksum, content, rows))
 
     def files_in_place(self) -> list[str]:
         """The files that an earlier attempt moved into place."""
@@ -509,7 +565,7 @@ def next_generation(names: Sequence[str]) -> str:
     """A suffix that no file has yet: empty for the first run, then `-g2` and so on."""
     if not names:
         return ""
-    matches = [re.search(r"-g(\d+)(-\d{5})?\.[a-z.]+$", name) for name in names]
+    matches = [re.search(rf"-g(\d+)(-\d{{5}})?({JOINED_NAME})?\.[a-z.]+$", name) for name in names]
     return f"-g{max(int(match[1]) if match else 1 for match in matches) + 1}"
 
 

@@ -77,12 +77,17 @@ class HubFileNames:
             return replace(file, path=self.target.file(new))
         return file if sizes.get(_name(file)) == file.size else None
 
+    def found(self, outputs: Sequence[WrittenFiles]) -> list[WrittenFiles]:
+        """The outputs with the names that their files have now."""
+        sizes = self.target.sizes()
+        return [output.with_written(tuple(self.find(f, sizes) or f for f in output.written)) for output in outputs]
+
     def rename(self, outputs: Sequence[WrittenFiles]) -> list[WrittenFiles]:
         """The outputs after their files were renamed. Files with such names that are not among them are removed."""
-        sizes = self.target.sizes()
-        found = [output.with_written(tuple(self.find(f, sizes) or f for f in output.written)) for output in outputs]
-        files = [file for output in in_order(found) for file in output.written]
-        names = {_name(file): self._numbered(number, len(files)) for number, file in enumerate(files)}
+        found = self.found(outputs)
+        by_name = {_name(file): file for output in in_order(found) for file in output.written}
+        files = list(by_name.values())
+        names = {name: self._numbered(number, len(files)) for number, name in enumerate(by_name)}
         moves = {
             _name(file): [names[_name(file)], file.checksum] for file in files if names[_name(file)] != _name(file)
         }

@@ -35,7 +35,9 @@ from gristmill.io.write.shared_fragments import open_fragment
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from gristmill.io.storage.checksum import NewFile
     from gristmill.io.storage.output_directory import OutputDirectory
+    from gristmill.io.write.joined_files import RowSpan
 
 EXTENSION_BY_COMPRESSION = {None: ".jsonl", "gzip": ".jsonl.gz", "zstd": ".jsonl.zst"}
 ENCODE_ROWS = 256  # rows that are held as Python objects at a time
@@ -61,6 +63,7 @@ class JsonlFormat(OutputFormat):
     plain_extension: str = ".jsonl"
     """The extension before that of the compression."""
     split: str | None = None
+    can_join: bool = True
     name: str = "jsonl"
 
     @property
@@ -115,6 +118,7 @@ class JsonlFormat(OutputFormat):
         with open_fragment(fragment, parts.target) as old, created as new:
             while lines := old.read(EDIT_BYTES):
                 new.write(self._encoded(edit(lines + old.readline())))
+            new.rows, new.content = fragment.rows, new.size
         return path, 0, parts.target.size(path)
 
     def rewrite(self, old: BinaryIO, own: pa.Schema, new: BinaryIO, schema: pa.Schema) -> None:
@@ -133,8 +137,39 @@ class JsonlFormat(OutputFormat):
             return gzip.GzipFile(fileobj=file)
         return io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd"))
 
-    def _fill(self, file: BinaryIO, spans: Sequence[FileSpan], target: OutputDirectory) -> None:
-        self.pack(file, (chunk for span in spans for chunk in read_span(span, target)))
+    def _fill(self, file: NewFile, spans: Sequence[FileSpan], target: OutputDirectory) -> None:
+        chunks = (chunk for span in spans for chunk in read_span(span, target))
+        self.pack(file, chunks if self.target_file_size is None else _counted(chunks, file))
+
+    def measure(self, file: BinaryIO) -> tuple[int, int]:
+        rows = content = 0
+        with self._unpacked(file) as lines:
+            while chunk := lines.read(COPY_CHUNK_BYTES):
+                rows, content = rows + chunk.count(b"\n"), content + len(chunk)
+        return rows, content
+
+    def join_files(
+        self, spans: Sequence[RowSpan], target: OutputDirectory, new: BinaryIO, schema: pa.Schema | None
+    ) -> None:
+        self.pack(new, (chunk for span in spans for chunk in self._lines(span, target)))
+
+    def _lines(self, span: RowSpan, target: OutputDirectory) -> Iterator[bytes]:
+        """Some lines of a file, in chunks."""
+        skip, left = span.start, span.rows
+        with target.open(span.path) as file, self._unpacked(file) as lines:
+            while left and (block := lines.read(COPY_CHUNK_BYTES)):
+                block += lines.readline()
+                count = block.count(b"\n")
+                if count <= skip:
+                    skip -= count
+                    continue
+                if skip or count > left:
+                    block = b"".join(block.splitlines(keepends=True)[skip : skip + left])
+                left -= min(count - skip, left)
+                skip = 0
+                yield block
+        if left:
+            raise OSError(f"{span.path} is shorter than when it was written")
 
     def pack(self, file: BinaryIO, content: Iterable[bytes]) -> None:
         """Write lines to a file, compressed as the format wants it."""
@@ -336,6 +371,13 @@ def cut_into_files(
                 start = end
     if part:
         yield part
+
+
+def _counted(chunks: Iterable[bytes], file: NewFile) -> Iterator[bytes]:
+    """The chunks, after adding their lines and bytes to those of the file."""
+    for chunk in chunks:
+        file.rows, file.content = file.rows + chunk.count(b"\n"), file.content + len(chunk)
+        yield chunk
 
 
 def _line_end_before(file: BinaryIO, start: int, end: int) -> int:

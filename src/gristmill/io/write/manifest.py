@@ -40,11 +40,12 @@ def write_manifest(target: OutputDirectory, outputs: Iterable[WrittenFiles], inf
         rows += output.rows
         for index, file in enumerate(output.written):
             name = file.path.rpartition("/")[2]
+            alone = output.rows if len(output.written) == 1 else None
             entries[name] = {
                 "name": name,
                 "bytes": file.size,
                 "checksum": file.checksum,
-                "rows": output.rows if len(output.written) == 1 else None,
+                "rows": file.part.whole or file.part.rows if file.part else alone,
                 "part": index,
             }
     content = {**info, "rows": rows, "files": [entries[name] for name in sorted(entries)]}

@@ -136,7 +136,12 @@ def conform_outputs(
         return list(outputs)
     _warn_of_text(target.url, parts, schema)
     rewritten = dict(zip(files, rewrite_files(target, form, list(files.values()), schema), strict=True))
-    return [output.with_written(tuple(rewritten.get(file.path, file) for file in output.written)) for output in outputs]
+
+    def now(file: WrittenFile) -> WrittenFile:
+        new = rewritten.get(file.path, file)  # of any of the sources that are in the file
+        return replace(file, size=new.size, checksum=new.checksum, layout=new.layout)
+
+    return [output.with_written(tuple(map(now, output.written))) for output in outputs]
 
 
 def in_order(outputs: Iterable[WrittenFiles]) -> list[WrittenFiles]:

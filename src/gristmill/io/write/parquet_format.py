@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from gristmill.io.storage.output_directory import OutputDirectory
+    from gristmill.io.write.joined_files import RowSpan
 
 ROW_GROUP_BYTES = 64 * 2**20
 ROW_GROUP_ROWS = 100_000
@@ -72,6 +73,7 @@ class ParquetFormat(OutputFormat):
     nested: str = STRUCTS
     one_schema: bool = True
     split: str | None = None
+    can_join: bool = True
     name: str = "parquet"
     extension: str = ".parquet"
     extensions: tuple[str, ...] = (".parquet",)
@@ -94,28 +96,63 @@ class ParquetFormat(OutputFormat):
         file_size = self.target_file_size
         groups = self._groups(fragment_tables(fragments, schema, parts.target))
         for first in groups:
-            with (
-                parts.create() as file,
-                pq.ParquetWriter(file, schema, compression=self.compression, **self.options) as writer,
-            ):
-                for group in chain([first], groups):
-                    writer.write_table(group, row_group_size=group.num_rows)
-                    if file_size is not None and file.tell() >= file_size:
-                        break
+            about: list[Any] = []
+            options = {**self.options, "compression": self.compression, "metadata_collector": about}
+            with parts.create() as file:
+                with pq.ParquetWriter(file, schema, **options) as writer:
+                    for group in chain([first], groups):
+                        writer.write_table(group, row_group_size=group.num_rows)
+                        if file_size is not None and file.tell() >= file_size:
+                            break
+                file.rows, file.content = _rows_and_data(about[0])
+
+    def measure(self, file: BinaryIO) -> tuple[int, int]:
+        import pyarrow.parquet as pq
+
+        return _rows_and_data(pq.read_metadata(file))
+
+    def join_files(
+        self, spans: Sequence[RowSpan], target: OutputDirectory, new: BinaryIO, schema: pa.Schema | None
+    ) -> None:
+        assert schema is not None  # Parquet files of an output have one
+        self._write(new, schema, (table for span in spans for table in _span_tables(span, target)))
 
     def rewrite(self, old: BinaryIO, own: pa.Schema, new: BinaryIO, schema: pa.Schema) -> None:
+        self._write(new, schema, parquet_tables(old))
+
+    def _write(self, file: BinaryIO, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
+        """Write rows to one file, in the columns of the schema."""
         import pyarrow.parquet as pq
 
         schema = pa.schema([field.with_type(_plain(field.type)) for field in schema])
-        tables = (conform_columns(table, schema) for table in parquet_tables(old))
-        with pq.ParquetWriter(new, schema, compression=self.compression, **self.options) as writer:
-            for group in self._groups(tables):
+        with pq.ParquetWriter(file, schema, compression=self.compression, **self.options) as writer:
+            for group in self._groups(conform_columns(table, schema) for table in tables):
                 writer.write_table(group, row_group_size=group.num_rows)
 
     def _groups(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         file_size = self.target_file_size
         size = ROW_GROUP_BYTES if file_size is None else min(ROW_GROUP_BYTES, file_size)
         return row_groups(tables, size, self.row_group_size)
+
+
+def _rows_and_data(about: Any) -> tuple[int, int]:
+    """The rows of a Parquet file, and its bytes without those that describe it."""
+    groups = map(about.row_group, range(about.num_row_groups))
+    columns = (group.column(number) for group in groups for number in range(group.num_columns))
+    return about.num_rows, sum(column.total_compressed_size for column in columns)
+
+
+def _span_tables(span: RowSpan, target: OutputDirectory) -> Iterator[pa.Table]:
+    skip, left = span.start, span.rows
+    with target.open(span.path) as file:
+        for table in parquet_tables(file):
+            piece = table.slice(skip, left)
+            skip, left = max(0, skip - table.num_rows), left - piece.num_rows
+            if piece.num_rows:
+                yield piece
+            if not left:
+                return
+    raise OSError(f"{span.path} is shorter than when it was written")
 
 
 def parquet_tables(file: BinaryIO) -> Iterator[pa.Table]:

@@ -60,7 +60,7 @@ def gather_facts(
 ) -> dict[str, Any]:
     """All that there is to tell of a run."""
     summary = Summary.of(progress)
-    files = [file for task in (*run.kept_outputs, *run.outputs) for file in task.written]
+    sizes = {file.path: file.size for task in (*run.kept_outputs, *run.outputs) for file in task.written}
     told = {
         "name": plan.name,
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -74,8 +74,8 @@ def gather_facts(
         "done_before": len(run.kept_outputs),
         "not_counted": run.counts.sources_unknown,
         "unfinished_rows": _unfinished_rows(run, progress) if error is not None else 0,
-        "files": len(files),
-        "bytes": sum(file.size for file in files),
+        "files": len(sizes),
+        "bytes": sum(sizes.values()),
         "stages": _stages(plan, progress),
         "pools": timeline.names,
         "timeline": timeline.points,
