@@ -214,8 +214,6 @@ class WrittenFile:
 def upgraded_file_entry(noted: Mapping[str, Any]) -> dict[str, Any]:
     """A file entry in the current format. Earlier versions stored the checksum as `sha256`."""
     rest = {name: value for name, value in noted.items() if name != "sha256"}
-    if rest.get("part"):
-        rest["part"] = OutputPart(**rest["part"])
     return {"checksum": f"sha256:{noted['sha256']}", **rest} if "sha256" in noted else rest
 
 

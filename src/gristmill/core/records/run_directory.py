@@ -41,7 +41,7 @@ from gristmill.core.records.source_counts import COUNTS_DIRECTORY, SourceCounts
 from gristmill.core.records.stage_identity import describe_plan, plan_differences, without_code
 from gristmill.core.records.value_identity import identity_hash
 from gristmill.core.stage_roles import CommitRole, RunStateRole
-from gristmill.core.task import Lineage, WrittenFile, WrittenFiles, upgraded_file_entry
+from gristmill.core.task import Lineage, OutputPart, WrittenFile, WrittenFiles, upgraded_file_entry
 
 if TYPE_CHECKING:
     from gristmill.core.executor import Progress
@@ -110,7 +110,12 @@ class _OpenSource:
 
 
 def _files(lines: list[dict[str, Any]] | None) -> tuple[WrittenFile, ...] | None:
-    return None if lines is None else tuple(WrittenFile(**upgraded_file_entry(line)) for line in lines)
+    return None if lines is None else tuple(map(_file, lines))
+
+
+def _file(line: dict[str, Any]) -> WrittenFile:
+    file = WrittenFile(**upgraded_file_entry(line))
+    return replace(file, part=OutputPart(**line["part"])) if line.get("part") else file
 
 
 class Run:
