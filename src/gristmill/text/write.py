@@ -86,8 +86,9 @@ class JsonlWriter(_Writer):
 
     `mode` is what to do with files that are in the directory already: "ignore" replaces those of the same name,
     "overwrite" deletes all JSON lines files in it, "append" keeps them and chooses new names, "error" raises an error.
-    `compression` is "gzip", "zstd" or None. `target_file_size` is the size before compression. `file_extension` takes
-    the place of "jsonl". `write_kwargs={"force_ascii": True}` writes other characters as `\\u00e9`.
+    `compression` is "gzip", "zstd" or None. `file_extension` takes the place of "jsonl".
+    `write_kwargs={"force_ascii": True}` writes other characters as `\\u00e9`. With `target_file_size`, large files are
+    split, and small ones of consecutive inputs are joined when all are written; it is the size before compression.
 
     `schema` sets the types of columns, as in `{"id": "string", "tags": ["string"]}`. Values of other types are
     converted; rows with one that cannot be converted without loss go to quarantine. With `one_schema`, all files have
