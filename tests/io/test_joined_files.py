@@ -22,6 +22,7 @@ from gristmill.io.write.joined_files import JoinedFiles
 from gristmill.io.write.jsonl_format import JsonlFormat
 from gristmill.io.write.manifest import check_manifest
 from gristmill.io.write.parquet_format import ParquetFormat
+from gristmill.report.why import why
 from gristmill.text import JsonlReader, JsonlWriter, ParquetWriter, ScoreFilter, WordCountFilter
 from tests.io.fragment_writing import ROWS, Writer
 
@@ -168,6 +169,16 @@ def test_large_sources_are_split_and_their_rest_is_joined(corpus: Path, tmp_path
 
 def ids_read(corpus: Path) -> list[str]:
     return [json.loads(line)["id"] for path in sorted(corpus.iterdir()) for line in path.read_text().splitlines()]
+
+
+def test_why_names_the_joined_file_and_the_row_in_it(corpus: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    pipeline(corpus, WRITERS["jsonl"](tmp_path / "out")).run(HERE, run_dir=run, scores=True)
+    for path in (tmp_path / "out").iterdir():
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if number % 20 == 0:
+                [told] = why(str(run), json.loads(line)["id"])
+                assert (told.fate, told.outputs, told.line) == ("kept", [str(path)], number)
 
 
 # -- kills ---------------------------------------------------------------------------------------------------

@@ -131,6 +131,12 @@ class Records:
                 found.setdefault(one.get("branch") or "", []).append(one["path"])
         return found
 
+    def rows_before(self, file: str) -> int:
+        """The rows of other input files that come before those of an input file in the only file written for it."""
+        path = self.input_path(file)
+        parts = [one.get("part") for entry in self.entries if path in entry["files"] for one in entry["written"] or ()]
+        return max((part["start"] for part in parts if part), default=0)
+
 
 class RecordedScores:
     """The scores of a run. `stages` says which column belongs to which filter."""

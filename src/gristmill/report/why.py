@@ -247,7 +247,8 @@ def _add_details(records: Records, story: RowOutcome) -> None:
     if story.fate == "kept" and story.file is not None:
         story.outputs, story.outputs_known = _outputs(records, story, story.file)
         alone = len(records.output_paths(story.file)) == 1
-        story.line = _output_row_number(records, story) if alone else None
+        number = _output_row_number(records, story) if alone else None
+        story.line = None if number is None else records.rows_before(story.file) + number
     _look_for_spans(records, story)
     if records.scores is None:
         story.missing.append(records.explain_missing(SCORES))
