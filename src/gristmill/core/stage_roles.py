@@ -134,8 +134,9 @@ class CommitRole(OutputRole):
     def discard_files(self, files: Sequence[WrittenFile]) -> None:
         """Remove files that an earlier run committed for a source that is about to be done again."""
 
-    def discard_removed(self, files: Sequence[WrittenFile]) -> None:
-        """The source that these files were written for is no longer in the input. By default they are kept."""
+    def keeps_removed(self) -> bool:
+        """Whether the output of sources that are no longer in the input is kept, and counts."""
+        return True
 
     def records_directories(self) -> Sequence[Directory]:
         """The directories beside the outputs, for their manifests. The first is for the records of a run without a

@@ -142,9 +142,8 @@ class CommitBranches(CommitStage):
         for name, commit in self.commits.items():
             commit.discard_files(_files_of_branch(name, files))
 
-    def discard_removed(self, files: Sequence[WrittenFile]) -> None:
-        for name, commit in self.commits.items():
-            commit.discard_removed(_files_of_branch(name, files))
+    def keeps_removed(self) -> bool:
+        return all(commit.keeps_removed() for commit in self.commits.values())
 
     def outputs_recorded(self) -> None:
         for commit in self.commits.values():

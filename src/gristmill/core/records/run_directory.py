@@ -385,7 +385,7 @@ class Run:
 
     def discard_removed_sources(self, plan: Plan) -> None:
         """Sources that no longer exist do not count any more. After an exchange, where the sources of a segment depend
-        on all input, the files that the last segment wrote for them are removed; in a single segment the writer decides."""
+        on all input, the files that the last segment wrote for them go; in a single segment the writer decides."""
         written = {file.path for output in (*self.kept_outputs, *self.outputs) for file in output.written}
         left: list[str] = []
         for entry in [entry for entry in self.entries.values() if entry.source not in self.listed_sources]:

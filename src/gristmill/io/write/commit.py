@@ -309,9 +309,8 @@ class CommitFiles(CommitStage):
             why = "target_file_size= joins files of all inputs"
             raise refuse_shards(self, why, "Leave it out, and give it to a run over this output")
 
-    def discard_removed(self, files: Sequence[WrittenFile]) -> None:
-        if self._joined and self.form.target_file_size is not None and not self._hub_names:
-            self.discard_files(files)  # with `split`, all files without a number of this run are removed
+    def keeps_removed(self) -> bool:
+        return not self._joined or self.form.target_file_size is None
 
     def records_directories(self) -> Sequence[Directory]:
         return [(self.target.records, self.target.storage_options)]

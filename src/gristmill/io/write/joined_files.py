@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.records.record_store import RecordStore
@@ -76,7 +76,11 @@ class JoinedFiles:
 
     def drop(self, file: WrittenFile) -> None:
         """The rows of a source in a joined file are obsolete: it goes when other files have the rest of its rows."""
-        self._dropped.add(_name(file))
+        if (name := _name(file)) in self._dropped:
+            return
+        self._dropped.add(name)
+        state = self._state()  # noted now, since the ledger may forget the source before files are joined
+        self._store.write(_STATE, {**state, "old": sorted({*state["old"], name}), "recorded": False})
 
     def join(self, outputs: Sequence[WrittenFiles]) -> list[WrittenFiles]:
         """The outputs after joining their files. What is not needed any more is removed by `recorded`."""
@@ -84,7 +88,7 @@ class JoinedFiles:
         groups = list(self._groups(files))
         new = {self._joined_name(group): group for group in groups if not _is_whole(group)}
         needed = {*new, *(_name(group[0]) for group in groups if _is_whole(group))}
-        state = self._store.read(_STATE) or {"files": {}, "new": [], "old": [], "recorded": False}
+        state = self._state()
         held = {self._stem(file) for file in files}
         replaced = {
             name
@@ -116,6 +120,9 @@ class JoinedFiles:
                 self.target.remove(self.target.file(name))
             self._store.write(_STATE, {"files": state["files"], "new": [], "old": [], "recorded": False})
         self._pending = False
+
+    def _state(self) -> dict[str, Any]:
+        return self._store.read(_STATE) or {"files": {}, "new": [], "old": [], "recorded": False}
 
     def _groups(self, files: Sequence[WrittenFile]) -> Iterable[list[WrittenFile]]:
         """The files to join. One more is taken while that brings their size nearer to the target, so that all sizes but
