@@ -146,3 +146,12 @@ def test_merged_sources_are_resumed_and_written_once(corpus: Path, tmp_path: Pat
     found = {path.name: path.read_bytes() for path in (tmp_path / "out").glob("*.jsonl")}
     assert found == {path.name: path.read_bytes() for path in (tmp_path / "whole").glob("*.jsonl")}
     assert len(found) == 3
+
+
+def test_parts_of_readers_and_writers_have_their_names_of_curator_too(tmp_path: Path) -> None:
+    reader = JsonlReader(tmp_path).with_({"file_partitioning": {"batch_size": 1}, "jsonl_reader": {"batch_size": 3}})
+    assert [(part.name, part.batch_size) for part in reader.stages()] == [("list_files", 1), ("read_jsonl", 3)]
+    writer = JsonlWriter(tmp_path / "out").with_({"jsonl_writer": {"max_retries": 2}})
+    assert writer.stages()[0].max_retries == 2
+    with pytest.raises(TypeError, match="no single sub-stage 'parquet_reader'"):
+        JsonlReader(tmp_path).with_({"parquet_reader": {"batch_size": 3}})

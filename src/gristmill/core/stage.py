@@ -16,7 +16,7 @@ from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 
-from gristmill.core.curator.stage_calls import StageCalls, take_specs
+from gristmill.core.curator.stage_calls import StageCalls, own_part_names, take_specs
 from gristmill.core.errors import BadRecordError, ContractError, PlanError, did_you_mean
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.resources import Resources
@@ -230,8 +230,8 @@ class CompositeStage(ProcessingStage[In, Out]):
 
     def with_(self, stages: Mapping[str, Mapping[str, Any]] | None = None, /, **settings: Mapping[str, Any]) -> Self:
         """A copy with other settings for its sub-stages: `reader.with_({"read_jsonl": {"batch_size": 4}})`."""
-        changes = {**(stages or {}), **settings}
         names = [stage.name for stage in self.stages()]
+        changes = own_part_names({**(stages or {}), **settings}, names)
         for name, change in changes.items():
             if name in SETTINGS or not isinstance(change, dict):
                 raise TypeError(

@@ -7,8 +7,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import yaml
+
 from gristmill.core.errors import InputError
-from gristmill.migrate.script_rewrite import ERROR, Finding, Rewrite, rewrite_paths, rewrite_script
+from gristmill.migrate.name_map import CURATOR, find_name
+from gristmill.migrate.script_rewrite import (
+    ERROR,
+    Finding,
+    Rewrite,
+    is_stage,
+    parameter_problem,
+    rewrite_paths,
+    rewrite_script,
+)
 
 SUFFIXES = (".py", ".ipynb", ".yaml", ".yml")
 
@@ -41,7 +52,28 @@ def _rewrite_yaml(text: str) -> Rewrite:
         new, missing = rewrite_paths(line)
         lines.append(new)
         findings += [Finding(number, ERROR, one) for one in missing]
-    return Rewrite("".join(lines), findings)
+    try:
+        findings += _unknown_parameters(yaml.compose(text, Loader=yaml.SafeLoader))
+    except yaml.YAMLError as error:
+        findings += [Finding(1, ERROR, f"not YAML that can be read: {error}")] if CURATOR in text else []
+    return Rewrite("".join(lines), sorted(findings, key=lambda one: one.line))
+
+
+def _unknown_parameters(node: yaml.Node | None) -> Iterator[Finding]:
+    """Parameters of a configuration that the class in `_target_` has not."""
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            yield from _unknown_parameters(item)
+    if not isinstance(node, yaml.MappingNode):
+        return
+    target = next((value.value for key, value in node.value if key.value == "_target_"), "")
+    module, _, name = str(target).rpartition(".")
+    place = find_name(module, name) if module.partition(".")[0] in (CURATOR, "gristmill") else None
+    for key, value in node.value:
+        settings = ("_target_", "resources") if place and is_stage(place) else ("_target_",)
+        if place and key.value not in settings and (problem := parameter_problem(place, str(key.value))):
+            yield Finding(key.start_mark.line + 1, ERROR, problem)
+        yield from _unknown_parameters(value)
 
 
 def _rewrite_notebook(text: str, path: Path) -> Rewrite:

@@ -18,20 +18,39 @@ _ELSEWHERE: Mapping[str, tuple[str, str]] = {
     "BaseExecutor": ("gristmill.core.executor", "Executor"),
     "NodeInfo": ("gristmill.core.stage", "NodeInfo"),
     "WorkerMetadata": ("gristmill.core.stage", "WorkerMetadata"),
-    "JsonlReaderStage": ("gristmill.text.read", "JsonlReaderStage"),
-    "ParquetReaderStage": ("gristmill.text.read", "ParquetReaderStage"),
     "create_pipeline_from_yaml": ("gristmill.migrate", "create_pipeline_from_yaml"),
 }
 _MISSING: Mapping[str, str] = {
+    "backends": "part of an executor; executors here are LocalExecutor, RayActorPoolExecutor, RayDataExecutor ...",
     "core.serve": "runs on GPUs; start a server yourself and pass its address",
+    "eval": "asks a language model; not built",
+    "models": "a model on its own; the stages that are here load theirs",
+    "stages.audio": "speech models and what is built on them are not built; docs/audio.md lists what is",
+    "pipeline": "a base of its workflows; those that are here have run()",
+    "stages.base": "a part of ProcessingStage",
+    "stages.client_partitioning": "readers list their files themselves",
+    "stages.image": "a part of what the stages for images do",
+    "stages.interleaved": "documents of text and images in one are not built",
+    "stages.math": "not built",
+    "stages.synthetic": "generation of this kind is not built",
     "stages.text.classifiers": "runs on GPUs",
+    "stages.text.deduplication.semantic": "not built; SemanticDeduplicationStage in a pipeline does this",
     "stages.text.embedders": "runs on GPUs; SemanticDeduplicationStage makes its embeddings itself",
     "stages.deduplication.fuzzy": "a part of deduplication on GPUs; FuzzyDeduplicationWorkflow does all of it",
     "stages.deduplication.exact": "a part of deduplication on GPUs; ExactDeduplicationWorkflow does all of it",
     "stages.deduplication.semantic": "a part of deduplication on GPUs; SemanticDeduplicationWorkflow does all of it",
+    "stages.deduplication": "a part of deduplication that the workflows do themselves",
     "stages.deduplication.shuffle_utils": "runs on GPUs; Shuffle and KeyedStage do this",
+    "stages.text.experimental": "translation is not built",
+    "stages.text.models": "runs on GPUs",
+    "stages.text.io": "use the readers and writers that are here, or a ProcessingStage of your own",
+    "stages.text.download": "a part of what CommonCrawlDownloadExtractStage does",
+    "stages.text.utils": "a helper of its own stages",
+    "stages.video": "video is not built",
     "tasks.utils": "a run measures its stages: result.summary()",
+    "tasks": "a task of stages that are not here",
     "utils.performance_utils": "a run measures its stages: result.summary()",
+    "utils": "a helper of its own stages",
     "backends.slurm_array": "give run(..., run_dir=..., shard='slurm'), or gristmill run --shard slurm",
 }
 
@@ -59,8 +78,8 @@ def find_name(module: str, name: str) -> Place | None:
 def why_missing(module: str, name: str) -> str:
     """What to say of a name that is not here."""
     path = f"{module}.{name}".removeprefix(f"{CURATOR}.")
-    reasons = [reason for start, reason in _MISSING.items() if path.startswith(start)]
-    return f"{name} is not in Gristmill" + (f": {reasons[0]}" if reasons else "")
+    longest = max((start for start in _MISSING if path.startswith(start)), key=len, default=None)
+    return f"{name} is not in Gristmill" + (f": {_MISSING[longest]}" if longest else "")
 
 
 @cache

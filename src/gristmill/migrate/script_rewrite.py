@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, field
 
 from gristmill.core.errors import did_you_mean
+from gristmill.core.stage import ProcessingStage
 from gristmill.core.task import Task
 from gristmill.migrate.name_map import CURATOR, Place, find_name, why_missing
 
@@ -20,13 +21,6 @@ _PATH = re.compile(rf"{CURATOR}(?:\.\w+)+")
 _FRAME_METHODS = frozenset(
     ("iterrows", "apply", "loc", "iloc", "copy", "dropna", "merge", "groupby", "columns", "assign")
 )
-_PARTS = {
-    "file_partitioning": "list_files",
-    "jsonl_reader": "read_jsonl",
-    "parquet_reader": "read_parquet",
-    "jsonl_writer": "write_jsonl",
-    "parquet_writer": "write_parquet",
-}
 
 
 @dataclass(frozen=True)
@@ -175,15 +169,11 @@ class _Script:
     def _check_call(self, node: ast.Call) -> None:
         if isinstance(node.func, ast.Attribute) and node.func.attr == "num_workers":
             self._find(node, NOTE, "num_workers is an attribute of stages: leave the parentheses out")
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "with_" and node.args:
-            for key in node.args[0].keys if isinstance(node.args[0], ast.Dict) else ():
-                if isinstance(key, ast.Constant) and key.value in _PARTS:
-                    self._find(node, ERROR, f"with_: the part {key.value!r} is called {_PARTS[key.value]!r}")
         name = node.func.id if isinstance(node.func, ast.Name) else None
         place = self.result.classes.get(name) if name else self._dotted_use(node.func)
         if place:
             for keyword in node.keywords:
-                problem = _parameter_problem(place, keyword.arg)
+                problem = parameter_problem(place, keyword.arg)
                 if problem:
                     self._find(keyword, ERROR, problem)
 
@@ -246,7 +236,14 @@ def _chain(node: ast.AST) -> list[str]:
     return [*reversed([*names, node.id])] if isinstance(node, ast.Name) else []
 
 
-def _parameter_problem(place: Place, parameter: str | None) -> str | None:
+def is_stage(place: Place) -> bool:
+    """Whether a name of Gristmill is a class of stages."""
+    found = place.load()
+    return isinstance(found, type) and issubclass(found, ProcessingStage)
+
+
+def parameter_problem(place: Place, parameter: str | None) -> str | None:
+    """What to say of a parameter that a class or function of Gristmill has not; None if it has."""
     found = place.load()
     if parameter is None or not callable(found):
         return None

@@ -85,7 +85,9 @@ if TYPE_CHECKING:
     from gristmill.text.read import ArrowReader as ArrowReader
     from gristmill.text.read import CsvReader as CsvReader
     from gristmill.text.read import JsonlReader as JsonlReader
+    from gristmill.text.read import JsonlReaderStage as JsonlReaderStage
     from gristmill.text.read import ParquetReader as ParquetReader
+    from gristmill.text.read import ParquetReaderStage as ParquetReaderStage
     from gristmill.text.read import TextReader as TextReader
     from gristmill.text.resample import Resample as Resample
     from gristmill.text.rule_filter import RuleFilter as RuleFilter

@@ -6,7 +6,7 @@ Stage authors need none of this: the planner checks columns before a run, and `c
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,21 @@ if TYPE_CHECKING:
 SPECS = ("ray_stage_spec", "xenna_stage_spec")
 KEPT_IF_NONE = ("name", "resources", "batch_size")
 """Settings that None means no change for; None is a value of the others."""
+
+
+_PART_NAMES: Mapping[str, str] = {
+    "file_partitioning": "list_files",
+    "jsonl_reader": "read_jsonl",
+    "parquet_reader": "read_parquet",
+    "jsonl_writer": "write_jsonl",
+    "parquet_writer": "write_parquet",
+}
+
+
+def own_part_names(changes: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """The changes of `with_`, by the names that the parts of a composite have here."""
+    known = {old: new for old, new in _PART_NAMES.items() if old not in names and new in names}
+    return {known.get(name, name): change for name, change in changes.items()}
 
 
 class StageCalls:
