@@ -57,8 +57,8 @@ LEFT_OUT = {
     "1,000 pages with unescaped text differed, two of them by 0.09 and 0.07, and 4 of 434 Python files",
     "HTMLBoilerplateFilter, over odd comments": "`<!-->` and `--!>` end a comment here, as in HTML; in Curator that "
     "depends on the release of Python",
-    "GeneralCommentToCodeFilter, over odd input": "in C++ and Java, `'// x'` in single quotes begins a comment in Curator, "
-    "and is text here; Curator does not know `text/javascript`, and gives it 9999",
+    "GeneralCommentToCodeFilter, over odd input": "in C++ and Java, `'// x'` in single quotes begins a comment in "
+    "Curator, and is text here; Curator does not know `text/javascript`, and gives it 9999",
     "filters with lang='zh'": "both find words by jieba's dictionary; Curator counts white space between them as words "
     "too. Without jieba they raise here, so that all machines give the same numbers; other codes, such as `zho`, take "
     "each ideograph for a word",
