@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from gristmill import (
     RayClient,
     RayDataExecutor,
     Resources,
+    SlurmRayClient,
     Task,
     XennaExecutor,
 )
@@ -163,3 +165,9 @@ def test_a_cluster_that_was_killed_is_not_waited_for() -> None:
             ]
         finally:
             ray.shutdown()
+
+
+def test_the_dashboard_of_a_cluster_listens_on_its_head_only():
+    client = SlurmRayClient()
+    client._ports = SimpleNamespace(take=int)  # none is opened
+    assert "--dashboard-host=127.0.0.1" in client._head_options("10.0.0.7:6379")

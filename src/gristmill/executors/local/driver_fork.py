@@ -132,7 +132,11 @@ def _drop_driver_state(kept: int) -> None:
         os.set_inheritable(null, True)
     for fd in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208
         if fd not in (kept, null) and not (0 < fd <= _STDERR_FD and _is_open(fd)):
-            os.dup2(null, fd, inheritable=fd <= _STDERR_FD)
+            try:
+                os.dup2(null, fd, inheritable=fd <= _STDERR_FD)
+            except OSError:  # opened before the limit of open files was lowered: nothing can take its place
+                with contextlib.suppress(OSError):
+                    os.close(fd)
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
