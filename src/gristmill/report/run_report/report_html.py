@@ -10,7 +10,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from gristmill.core.result import count_noun
+from gristmill.core.result import count_noun, count_texts
 from gristmill.dedup.clusters.cluster_table import SIMILARITY
 from gristmill.report.run_report import charts
 
@@ -295,7 +295,7 @@ def _table(facts: Facts) -> str:
     lines = []
     for stage in facts["stages"]:
         counts = "".join(f"<td class=n>{stage[name]:,}" for name in numbers)
-        notes = ", ".join(f"{value:,g} {name.replace('_', ' ')}" for name, value in stage["counts"].items())
+        notes = ", ".join(count_texts(stage["counts"]))
         speed = f"{stage['mb_per_s']:,.1f}" if stage["mb_per_s"] else ""
         seconds = f"<td class=n>{stage['seconds']:,.2f}<td class=n>{speed}"
         lines.append(f"<tr><td>{escape(stage['name'])}{counts}{seconds}<td>{escape(notes)}</tr>")
@@ -338,5 +338,6 @@ def _plan(facts: Facts) -> str:
     parts = [f"{name} {number}" for name, number in facts["versions"].items()]
     parts += [f"{name} {megabytes:,.0f} MB at most" for name, megabytes in facts["memory"].items()]
     parts += [f"{seed['stage']} {seed['parameter']}={seed['seed']}" for seed in facts["seeds"]]
-    plan = f"<div class=card><pre>{escape(facts['plan'])}</pre></div>"
+    steps = f"<details><summary>The parts that stages are made of</summary><pre>{escape(facts['plan'])}</pre></details>"
+    plan = f"<div class=card><pre>{escape(facts['pipeline'])}</pre>{steps}</div>"
     return _section("Plan", plan) + f"<footer>{escape(' · '.join(parts))}</footer>"
