@@ -69,7 +69,7 @@ def compare(name: str, documents: dict[str, str]) -> dict[str, Any]:
             file.write(orjson.dumps({"id": key, "text": text}, option=orjson.OPT_APPEND_NEWLINE))
     output, texts = folder / "verdicts.jsonl", list(documents.values())
     env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    command = [interpreter("datatrove"), HERE / "peers" / "datatrove_jobs.py", folder / "in", output]
+    command = [interpreter("datatrove"), HERE / "peers" / "datatrove_jobs.py", "verdicts", folder / "in", output]
     measure([str(part) for part in command], env=env, log=folder / "datatrove.log")
     rows = [orjson.loads(line) for line in output.read_bytes().splitlines()]
     found: dict[str, Any] = {"documents": len(texts), "filters": {}}

@@ -12,6 +12,7 @@ from typing import Any
 
 import balance
 import durability
+import fineweb
 import image_models
 import limits
 import memory
@@ -195,6 +196,14 @@ def kinds(patience_s: float = 60.0, systems: Sequence[str] = ()) -> dict[str, Ki
         "core": _core(patience_s),
         "peers": _peers(),
         "dedup": _dedup(systems),
+        "fineweb": Kind(
+            {"fineweb": lambda: fineweb.run(1)},
+            {"fineweb": lambda: fineweb.run(1, 1, 10)},
+            "the recipe fineweb, beside datatrove",
+            quick_s=20,
+            packages=lambda: {"datatrove": pins("datatrove")["datatrove"], "spacy": pins("datatrove")["spacy"]},
+            peers=("datatrove",),
+        ),
         "semantic": Kind(
             {"semantic": lambda: semantic.run(1, 200_000)},
             {"semantic": lambda: semantic.run(1, 20_000)},

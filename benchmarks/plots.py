@@ -32,6 +32,7 @@ WORKLOADS = {
     "fuzzy": "Near duplicates",
     "large_fuzzy": "Near duplicates",
     "tags": "Tags of Gopher and C4",
+    "fineweb": "Filters of FineWeb",
     "warc": "WARC to text",
     "image": "Images: read, decode, resize",
     "semantic": "Semantic duplicates",

@@ -155,6 +155,17 @@ def _tags(found: dict[str, Any]) -> list[Row]:
     return [(what, "", dedup_tables.times(found, "dolma_cpu_ratio", "dolma_cpu_s"))]
 
 
+def _fineweb(found: dict[str, Any]) -> list[Row]:
+    what = f"Four filters of FineWeb and redaction, {found['megabytes']} MB, CPU, datatrove"
+    times = dedup_tables.times(found, "datatrove_cpu_ratio", "datatrove_cpu_s")
+    kept = f"{found['rows_out']:,} documents left, {found['rows_that_differ']:,} by one of the two only"
+    speed = f"{_num(found['whole_mb_per_cpu_s'], 'MB/s')}; {found['whole_memory_mb']['median']:.0f} MB of memory"
+    return [
+        (what, "at least 100x", f"{times}; {kept}"),
+        (f"The whole recipe `fineweb`, {found['whole_megabytes']} MB, per CPU second", "at least 40 MB/s", speed),
+    ]
+
+
 def _start(found: dict[str, Any]) -> list[Row]:
     titles = {
         "own": "Gristmill",
@@ -351,6 +362,7 @@ LINES: dict[str, Callable[[dict[str, Any]], list[Row]]] = {
     "modifiers": _modifiers,
     "language": _language,
     "tags": _tags,
+    "fineweb": _fineweb,
     "start": _start,
     "tiny": _tiny,
     "balance": _balance,

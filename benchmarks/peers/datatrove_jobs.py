@@ -1,4 +1,4 @@
-"""datatrove's side of the comparison of filters: `python datatrove_jobs.py FOLDER OUTPUT`."""
+"""datatrove's side of the comparisons of filters: `python datatrove_jobs.py verdicts | fineweb FOLDER OUTPUT`."""
 
 import json
 import sys
@@ -20,8 +20,8 @@ def verdict(filter_: Any, text: str) -> tuple[str, str]:
     return (found[1] if isinstance(found, tuple) else "dropped"), text
 
 
-def main(folder: str, output: str) -> None:
-    """Of each document what each filter says of it alone, and what the filters of FineWeb say one after the other."""
+def filters() -> dict[str, Any]:
+    """The filters of FineWeb, in order."""
     from datatrove.pipeline.filters import (
         C4QualityFilter,
         FineWebQualityFilter,
@@ -29,18 +29,36 @@ def main(folder: str, output: str) -> None:
         GopherRepetitionFilter,
     )
 
-    chain = {
+    return {
         "GopherRepetitionFilter": GopherRepetitionFilter(),
         "GopherQualityFilter": GopherQualityFilter(),
         "C4QualityFilter(filter_no_terminal_punct=False)": C4QualityFilter(filter_no_terminal_punct=False),
         "FineWebQualityFilter": FineWebQualityFilter(),
     }
+
+
+def fineweb(folder: str, output: str) -> None:
+    """The filters and the redaction, JSON lines to JSON lines."""
+    from datatrove.executor import LocalPipelineExecutor
+    from datatrove.pipeline.formatters import PIIFormatter
+    from datatrove.pipeline.readers import JsonlReader
+    from datatrove.pipeline.writers import JsonlWriter
+
+    steps = [JsonlReader(folder), *filters().values(), PIIFormatter(), JsonlWriter(output, compression=None)]
+    LocalPipelineExecutor(steps, logging_dir=f"{output}-logs", skip_completed=False).run()
+
+
+def verdicts(folder: str, output: str) -> None:
+    """Of each document what each filter says of it alone, and what the filters of FineWeb say one after the other."""
+    from datatrove.pipeline.filters import C4QualityFilter
+
+    chain, with_marks = filters(), C4QualityFilter()
     with open(output, "w") as file:
         for path in sorted(Path(folder).glob("*.jsonl")):
             for line in path.open():
                 record = json.loads(line)
                 alone = {name: verdict(one, record["text"]) for name, one in chain.items()}
-                alone["C4QualityFilter"] = verdict(C4QualityFilter(), record["text"])
+                alone["C4QualityFilter"] = verdict(with_marks, record["text"])
                 text, dropped = record["text"], ""
                 for one in chain.values():
                     dropped, text = verdict(one, text)
@@ -50,4 +68,4 @@ def main(folder: str, output: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    {"verdicts": verdicts, "fineweb": fineweb}[sys.argv[1]](*sys.argv[2:])

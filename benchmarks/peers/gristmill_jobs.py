@@ -45,6 +45,25 @@ def tags(folder: str, output: str, tools: str) -> dict[str, object]:
     return {"rows": Pipeline("measured", stages=stages).run().summary().rows_out}
 
 
+def fineweb(folder: str, output: str, stages: str) -> dict[str, object]:
+    """The recipe: "all" of its stages, or only the "filters" of text and the redaction."""
+    from gristmill import LocalExecutor, Pipeline
+    from gristmill.dedup import FuzzyDeduplicationStage
+    from gristmill.recipes import load_recipe
+    from gristmill.text import IdentifyLanguage, ScoreFilter, UrlBlocklistFilter
+
+    made = load_recipe("fineweb", {"input": folder, "output": output}).build().stages
+    if stages == "filters":
+        made = [
+            one
+            for one in made
+            if not isinstance(one, IdentifyLanguage | FuzzyDeduplicationStage)
+            and not (isinstance(one, ScoreFilter) and isinstance(one.filter_obj, UrlBlocklistFilter))
+        ]
+    made[-1].mode = "overwrite"
+    return {"rows": Pipeline("measured", stages=made).run(LocalExecutor(1)).summary().rows_out}
+
+
 def exact(folder: str, output: str, options: str = "{}") -> dict[str, object]:
     """Texts that were there before are dropped."""
     from gristmill.dedup import ExactDeduplicationStage
