@@ -35,6 +35,16 @@ static inline Block look_at(const uint8_t *p) {
     }
     return block;
 }
+
+/* Bit i: byte i is a letter of ASCII. */
+static inline uint64_t letters_at(const uint8_t *p) {
+    uint64_t letters = 0;
+    for (int i = 0; i < 4; i++) {
+        __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)(p + 16 * i));
+        letters |= quarter(between(_mm_or_si128(bytes, _mm_set1_epi8(0x20)), 'a', 26), i);
+    }
+    return letters;
+}
 #else
 static inline Block look_at(const uint8_t *p) {
     Block block = {0, 0, 0, 0};
@@ -52,6 +62,13 @@ static inline Block look_at(const uint8_t *p) {
     }
     return block;
 }
+
+static inline uint64_t letters_at(const uint8_t *p) {
+    uint64_t letters = 0;
+    for (int i = 0; i < BLOCK; i++)
+        letters |= (uint64_t)((uint8_t)((p[i] | 0x20) - 'a') < 26) << i;
+    return letters;
+}
 #endif
 
 /* The block at `p`; bytes beyond the end of the document count as space. */
@@ -62,6 +79,15 @@ static inline Block load_block(const uint8_t *p, const uint8_t *end) {
     memset(rest, ' ', BLOCK);
     memcpy(rest, p, (size_t)(end - p));
     return look_at(rest);
+}
+
+/* The letters of ASCII in the block at `p`; there are none beyond the end of the document. */
+static inline uint64_t load_letters(const uint8_t *p, const uint8_t *end) {
+    if (end - p >= BLOCK)
+        return letters_at(p);
+    uint8_t rest[BLOCK] = {0};
+    memcpy(rest, p, (size_t)(end - p));
+    return letters_at(rest);
 }
 
 /* The bits of the bytes before byte i. */

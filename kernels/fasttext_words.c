@@ -5,10 +5,10 @@
 #define FNV 2166136261u
 #define FNV_PRIME 16777619u
 #define LEAST_PLACES (1u << 10)
-#define MOST_PLACES (1u << 17)
+#define MOST_PLACES (1u << 18)
 #define LONGEST_WORD_KEPT 48
 #define MOST_IDS_KEPT 512
-#define MOST_BYTES_KEPT (12u << 20)
+#define MOST_BYTES_KEPT (32u << 20)
 #define AHEAD 16 /* words whose slots are prefetched */
 
 static const char end_of_line[] = "</s>";
@@ -145,26 +145,35 @@ static inline void push_bucket(Reading *reading, uint32_t bucket) {
 }
 
 /* hash % buckets, by two multiplications. */
-static inline uint32_t bucket_of(const FastText *model, uint32_t hash) {
-    return (uint32_t)((__uint128_t)(model->inverse * hash) * (uint64_t)model->bucket >> 64);
+static inline uint32_t remainder_of(uint32_t hash, uint64_t inverse, uint64_t buckets) {
+    return (uint32_t)((__uint128_t)(inverse * hash) * buckets >> 64);
 }
 
 static inline int inside(uint8_t byte) { return (byte & 0xC0) == 0x80; }
 
+/* Whether a bucket has a row. A pruned model has few, so nearly all n-grams end here. */
+static inline int has_row(const uint64_t *bits, uint32_t bucket) { return bits[bucket >> 6] >> (bucket & 63) & 1; }
+
 /* Character n-grams of `least` to `most` characters. Those from one position share the start of their hash. */
 static void push_runs(Reading *reading, const uint8_t *word, size_t size) {
     const FastText *model = reading->model;
+    const uint64_t *bits = model->pruned ? model->held[BITS].buf : NULL, inverse = model->inverse;
+    const uint64_t buckets = (uint64_t)model->bucket;
+    const int64_t least = model->least, most = model->most;
     for (size_t i = 0; i < size; i++) {
         if (inside(word[i]))
             continue;
         uint32_t hash = FNV;
         size_t j = i;
-        for (int64_t n = 1; j < size && n <= model->most; n++) {
+        for (int64_t n = 1; j < size && n <= most; n++) {
             do
                 hash = fnv_step(hash, word[j++]);
             while (j < size && inside(word[j]));
-            if (n >= model->least && !(n == 1 && (i == 0 || j == size)))
-                push_bucket(reading, bucket_of(model, hash));
+            if (n < least || (n == 1 && (i == 0 || j == size)))
+                continue;
+            uint32_t bucket = remainder_of(hash, inverse, buckets);
+            if (!bits || has_row(bits, bucket))
+                push_bucket(reading, bucket);
         }
     }
 }

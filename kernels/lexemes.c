@@ -32,8 +32,19 @@ static const char *const whole[] = {
     "Feb.", "Mar.", "Apr.", "Jun.", "Jul.", "Aug.", "Sep.", "Sept.", "Oct.", "Nov.", "Dec.", "and/or", "C++",
 };
 #define LONGEST_WHOLE 6
+static uint64_t whole_keys[sizeof whole / sizeof *whole];
+
+/* Up to eight bytes as a number. Few are as long as six: a loop is quicker than a call. */
+static inline uint64_t key_of(const uint8_t *p, size_t size) {
+    uint64_t key = 0;
+    for (size_t i = 0; i < size; i++)
+        key |= (uint64_t)p[i] << (8 * i);
+    return key;
+}
 
 void lexemes_build(void) {
+    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
+        whole_keys[i] = key_of((const uint8_t *)whole[i], strlen(whole[i]));
     for (const char *p = "'\"`"; *p; p++)
         ascii_marks[(int)*p] |= QUOTE;
     for (const char *p = "'\"`,:;!?()[]{}<>_#*&"; *p; p++)
@@ -117,10 +128,11 @@ static int is_whole(const Piece *piece, size_t start, size_t end) {
     const uint8_t *bytes = piece->lexemes->text.bytes + c[start].at;
     if (bytes[size - 1] != '.' && bytes[size - 1] != '+' && bytes[size - 1] != 'r')
         return 0;
+    uint64_t key = key_of(bytes, size);
+    int found = 0;
     for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
-        if (strlen(whole[i]) == size && !memcmp(bytes, whole[i], size))
-            return 1;
-    return 0;
+        found |= whole_keys[i] == key;
+    return found;
 }
 
 static size_t dots_from(const Piece *piece, size_t start, size_t end) {
@@ -359,16 +371,6 @@ static int read_piece(Piece *piece, const uint8_t *p, const uint8_t *end) {
     return 0;
 }
 
-/* Whether all bytes are letters of ASCII, so that the piece is one lexeme, unless it is one of the short exceptions. */
-static inline int is_plain(const uint8_t *p, const uint8_t *end) {
-    if (end - p == 2 || end - p == 6)
-        return 0;
-    for (; p < end; p++)
-        if (!(byte_lanes[*p] & LANE(LANE_LETTER)))
-            return 0;
-    return 1;
-}
-
 static int add_plain(Lexemes *all, const uint8_t *start, const uint8_t *end) {
     Word *words = room(&all->scratch->words, (all->count + 2) * sizeof *words);
     if (!words)
@@ -383,8 +385,9 @@ static int add_plain(Lexemes *all, const uint8_t *start, const uint8_t *end) {
     return 0;
 }
 
-static int add_piece(Lexemes *all, const uint8_t *start, const uint8_t *end) {
-    if (is_plain(start, end))
+/* A piece that is `plain` has only letters of ASCII: it is one lexeme, unless it may be one of the short exceptions. */
+static int add_piece(Lexemes *all, const uint8_t *start, const uint8_t *end, int plain) {
+    if (plain && end - start != 2 && end - start != 6)
         return add_plain(all, start, end);
     Piece piece = {.lexemes = all};
     if (read_piece(&piece, start, end))
@@ -397,21 +400,26 @@ int split_lexemes(Text text, Scratch *scratch, Lexemes *all) {
     *all = (Lexemes){.text = text, .scratch = scratch};
     const uint8_t *p = text.bytes, *end = p + text.size, *piece = NULL;
     uint64_t carry = 0;
+    int plain = 1; /* whether the piece has only had letters so far */
     for (; p < end; p += BLOCK) {
         Block block = load_block(p, end);
+        uint64_t others = ~load_letters(p, end);
         block.space |= carry;
         carry = 0;
         if (block.high)
             find_spaces(p, end, &block, &carry);
         for (uint64_t left = block.space ^ (block.space << 1 | !piece); left; left &= left - 1) {
-            const uint8_t *here = p + __builtin_ctzll(left);
-            if (!piece)
-                piece = here;
-            else if (add_piece(all, piece, here))
+            int i = __builtin_ctzll(left);
+            if (!piece) {
+                piece = p + i, plain = 1;
+                others &= ~before(i);
+                continue;
+            }
+            if (add_piece(all, piece, p + i, plain && !(others & before(i))))
                 return -1;
-            else
-                piece = NULL;
+            piece = NULL;
         }
+        plain = plain && !others;
     }
-    return piece ? add_piece(all, piece, end) : 0;
+    return piece ? add_piece(all, piece, end, plain) : 0;
 }

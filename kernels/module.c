@@ -88,6 +88,8 @@ static void want(Wanted *wanted, int number) {
         wanted->lexemes = 1;
     else if (number == WORDS)
         wanted->words = 1;
+    else if (number == LETTERS || number == CAPITALS)
+        wanted->cases = 1;
     else if (number != CHARS)
         wanted->scan = 1;
     if (n > wanted->max_n)
@@ -127,6 +129,8 @@ static int count_document(Text text, const Wanted *wanted, int64_t *stats, Scrat
         stats[WORDS] = 0;
         return scan_text(text, wanted, stats, scratch);
     }
+    if (wanted->cases)
+        count_cases(text, stats);
     stats[CHARS] = count_chars(text);
     return 0;
 }

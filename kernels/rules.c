@@ -41,13 +41,21 @@ int is_symbol_character(uint32_t c) {
 
 /* -- lexemes ------------------------------------------------------------------------------------------------- */
 
+#define WORD_KEY(a, b, c, d) ((uint32_t)(a) | (uint32_t)(b) << 8 | (uint32_t)(c) << 16 | (uint32_t)(d) << 24)
+
 static int common_bit(const uint8_t *p, size_t size) {
-    static const char *const common[] = {"be", "to", "of", "the", "and", "that", "have", "with"};
     if (size < 2 || size > 4)
         return 0;
-    for (int i = 0; i < 8; i++)
-        if (strlen(common[i]) == size && !memcmp(p, common[i], size))
-            return 1 << i;
+    switch (WORD_KEY(p[0], p[1], size > 2 ? p[2] : 0, size > 3 ? p[3] : 0)) {
+    case WORD_KEY('b', 'e', 0, 0): return 1;
+    case WORD_KEY('t', 'o', 0, 0): return 2;
+    case WORD_KEY('o', 'f', 0, 0): return 4;
+    case WORD_KEY('t', 'h', 'e', 0): return 8;
+    case WORD_KEY('a', 'n', 'd', 0): return 16;
+    case WORD_KEY('t', 'h', 'a', 't'): return 32;
+    case WORD_KEY('h', 'a', 'v', 'e'): return 64;
+    case WORD_KEY('w', 'i', 't', 'h'): return 128;
+    }
     return 0;
 }
 

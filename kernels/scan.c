@@ -413,3 +413,35 @@ void scan_urls(Text text, int64_t *stats) {
         }
     }
 }
+
+/* -- letters and capitals alone --------------------------------------------------------------------------- */
+
+void count_cases(Text text, int64_t *stats) {
+    const uint8_t *p = text.bytes, *end = p + text.size;
+    while (p < end) {
+        const uint8_t *stop = end - p < BLOCK ? end : p + BLOCK;
+        uint8_t high = 0, letters = 0, capitals = 0;
+        if (stop - p == BLOCK)
+            for (int i = 0; i < BLOCK; i++) { /* without a branch, so that compilers look at many bytes at once */
+                high |= p[i];
+                letters += (uint8_t)((p[i] | 0x20) - 'a') < 26;
+                capitals += (uint8_t)(p[i] - 'A') < 26;
+            }
+        if (stop - p == BLOCK && high < 0x80) {
+            stats[LETTERS] += letters, stats[CAPITALS] += capitals;
+            p = stop;
+            continue;
+        }
+        while (p < stop) {
+            uint32_t character = *p;
+            uint64_t lanes = byte_lanes[character];
+            int size = 1;
+            if (character >= 0x80) {
+                size = decode(p, end, &character);
+                lanes = lanes_of[class_of(character)];
+            }
+            stats[LETTERS] += (lanes & LANE(LANE_LETTER)) != 0, stats[CAPITALS] += (lanes & LANE(LANE_CAPITAL)) != 0;
+            p += size;
+        }
+    }
+}

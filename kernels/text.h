@@ -137,7 +137,7 @@ void scratch_free(Scratch *scratch);
 
 /* Which of the expensive statistics are requested. */
 typedef struct {
-    int lines, paragraphs, urls, boilerplate, scan, words, lexemes, rules;
+    int lines, paragraphs, urls, boilerplate, scan, words, cases, lexemes, rules;
     uint64_t top, repeated_top, duplicate; /* bit n: for n-grams of n words */
     uint64_t lexeme_top, lexeme_duplicate;
     int max_n, lexeme_max_n;
@@ -147,6 +147,7 @@ typedef struct {
 int scan_text(Text text, const Wanted *wanted, int64_t *stats, Scratch *scratch);
 int count_ngrams(Text text, const Wanted *wanted, int64_t *stats, Scratch *scratch);
 void scan_urls(Text text, int64_t *stats);
+void count_cases(Text text, int64_t *stats);
 
 PyObject *stop_table(PyObject *self, PyObject *words);
 PyObject *stop_words(PyObject *self, PyObject *args);

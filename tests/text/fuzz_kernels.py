@@ -235,7 +235,7 @@ def main(path: str, seconds: str, seed: str) -> None:
         how = (draw.choice(["", ".!x\u3002"]), draw.choice([0, 3]), draw.choice([-1, 7]), draw.random() < 0.5)
         kernels.clean_lines(texts, (*how, (b"policy", b"the")))
         kernels.measure_lines(texts, (*how, (b"lorem ipsum", b"a", b"the")), draw.random() < 0.5)
-        names = draw.choice([PLAIN, NGRAMS, [*PLAIN, *NGRAMS], PLAIN[:1], NGRAMS[:1]])
+        names = draw.choice([PLAIN, NGRAMS, [*PLAIN, *NGRAMS], PLAIN[:1], NGRAMS[:1], ["letters", "capitals"]])
         mask = pa.array([draw.random() < 0.5 for _ in range(len(texts))], pa.bool_()) if draw.random() < 0.3 else None
         kernels.text_stats(texts, mask, tuple(names))
         kernels.json_lines(((b'{"a":', texts, draw.random() < 0.5), (b',"b":', texts, False)))

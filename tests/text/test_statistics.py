@@ -20,6 +20,7 @@ from gristmill.text.statistics import column_statistics, reference
 SHORT = ("short_lines_0", "short_lines_3", "short_lines_255")
 NGRAMS = tuple(f"{family}_{n}" for family in reference.NGRAM_STATISTICS for n in (1, 2, 3, 4, 5, 10, 32))
 NAMES = (*reference.STATISTICS, *NGRAMS, *SHORT)
+LEXEMES = (*sorted(reference.OF_LEXEMES), "top_lexeme_ngram_2", "duplicate_lexeme_ngram_5")
 CLASSES: dict[str, Callable[[str], bool]] = {
     "plain": reference.PLAIN_CHARACTERS.__contains__,
     "digits": string.digits.__contains__,
@@ -73,6 +74,20 @@ def test_the_extension_is_there() -> None:
 def test_what_c_counts_is_what_the_definition_says(texts: list[str | None]) -> None:
     for kind in (pa.string(), pa.large_string()):
         assert rows(column_statistics.count_column(pa.array(texts, kind), NAMES)) == counted(texts)
+
+
+@given(st.lists(documents, max_size=4), st.sampled_from([("letters",), ("letters", "capitals"), ("capitals", "words")]))
+@example(["aÉ" * 50, "A" * 63 + "É" + "B" * 70, "A" * 62 + "\U0001d400" * 2, "a1" * 200], ("letters", "capitals"))
+def test_letters_are_counted_alone_as_with_everything_else(texts: list[str | None], names: tuple[str, ...]) -> None:
+    found = column_statistics.count_column(pa.array(texts, pa.string()), names)
+    assert rows(found) == [reference.count_statistics(text or "", names) for text in texts]
+
+
+def test_words_are_split_alike_wherever_they_are_in_blocks_of_bytes() -> None:
+    piece = " words don't split well-known Mr. id cannot\u3000the (to) É.é of vs. and/or ab"
+    texts = ["x" * size + piece * 3 for size in range(70)]
+    found = column_statistics.count_column(pa.array(texts), LEXEMES)
+    assert rows(found) == [reference.count_statistics(text, LEXEMES) for text in texts]
 
 
 def test_every_character_is_in_the_classes_that_python_says() -> None:
