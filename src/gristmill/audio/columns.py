@@ -16,12 +16,11 @@ import pyarrow as pa
 from gristmill.audio.batch import AUDIO_FILEPATH, DURATION, AudioBatch, BadAudio
 from gristmill.audio.filters import LENGTH
 from gristmill.audio.score import measured_rows
-from gristmill.audio.waveforms import set_aside_row
+from gristmill.audio.waveforms import column_of, set_aside_row
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import column_values
 from gristmill.core.deciding_stage import DecidingStage, Decision
-from gristmill.core.errors import ColumnError, did_you_mean
 from gristmill.core.stage import Columns, ProcessingStage
 from gristmill.samples.batch import DocumentBatch
 from gristmill.samples.to_documents import ConvertToDocumentsStage
@@ -57,7 +56,7 @@ class GetAudioDurationStage(ProcessingStage[AudioBatch, AudioBatch]):
     def process(self, task: AudioBatch) -> AudioBatch:
         asked = task
         if self.audio_filepath_key != AUDIO_FILEPATH:
-            column = _column(self.name, task, self.audio_filepath_key)
+            column = column_of(self.name, task, self.audio_filepath_key)
             asked = AudioBatch(pa.table({AUDIO_FILEPATH: column}))
         lengths = measured_rows(asked, LENGTH)
         good = [row for row, length in enumerate(lengths) if not isinstance(length, BadAudio)]
@@ -85,7 +84,7 @@ class PreserveByValueStage(DecidingStage[AudioBatch]):
         return ["data"], []
 
     def decide(self, batch: AudioBatch) -> Decision:
-        column = _column(self.name, batch, self.input_value_key)
+        column = column_of(self.name, batch, self.input_value_key)
         compare, kernel = _OPERATORS[self.operator]
         numbers = isinstance(self.target_value, int | float) and not isinstance(self.target_value, bool)
         numeric = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
@@ -105,13 +104,6 @@ class PreserveByValueStage(DecidingStage[AudioBatch]):
 
     def thresholds(self) -> dict[str, str]:
         return {self.input_value_key: f"{self.operator} {self.target_value!r}"}
-
-
-def _column(stage: str, batch: AudioBatch, name: str) -> pa.Array:
-    names = batch.get_columns()
-    if name not in names:
-        raise ColumnError(f"stage {stage!r}: there is no column {name!r}.{did_you_mean(name, names)}")
-    return batch.data.column(name).combine_chunks()
 
 
 class AudioToDocumentStage(ConvertToDocumentsStage[AudioBatch, DocumentBatch]):

@@ -7,6 +7,7 @@ to the table in `tests/audio/test_filters.py`. `looks_at` says what `score_audio
     LOUDNESS   the integrated loudness in LUFS
     HEADER     format, sample rate, channels and length (`AudioHeader`), without decoding
     LENGTH     seconds, of the segment or, by its header, of the file
+    COLUMNS    columns of the rows, which the filter names (`transcripts/transcript_filters.py`)
 
 The stages that run filters are in `score.py`.
 """
@@ -22,7 +23,7 @@ from gristmill.audio.decode import AudioHeader
 from gristmill.audio.sound.measures import Measures
 from gristmill.samples.filters import RangeFilter, SampleFilter
 
-MEASURED, LOUDNESS, HEADER, LENGTH = "measured", "loudness", "header", "length"
+MEASURED, LOUDNESS, HEADER, LENGTH, COLUMNS = "measured", "loudness", "header", "length", "columns"
 
 
 class AudioFilter(SampleFilter):

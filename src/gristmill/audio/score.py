@@ -12,15 +12,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from gristmill.audio.batch import AudioBatch, BadAudio
 from gristmill.audio.decode import AudioHeader, LongAudio, Sound, open_sound
 from gristmill.audio.filters import HEADER, LENGTH, LOUDNESS, AudioFilter
 from gristmill.audio.sound.loudness import loudness
 from gristmill.audio.sound.measures import Measures
-from gristmill.audio.waveforms import recording_name, row_of, sounds, sources_of
+from gristmill.audio.speech.package_weights import RATE
+from gristmill.audio.speech.speech_filters import HEARD, SpeechModelFilter
+from gristmill.audio.transcripts.transcript_filters import TranscriptFilter
+from gristmill.audio.waveforms import column_of, recording_name, row_of, sounds, sources_of
 from gristmill.core.stage import Columns
 from gristmill.samples.batch import SampleBatch
 from gristmill.samples.decode import Decoder, share_decoded
+from gristmill.samples.filters import SampleFilter
 from gristmill.samples.score import SampleScore, SampleScoreFilter, ScoresSamples
 
 WHOLE_BYTES = 64 * 2**20
@@ -82,6 +88,32 @@ def _heard(batch: AudioBatch, measure: Callable[..., Any]) -> Iterator[Any]:
             yield sound
 
 
+def heard_rows(batch: AudioBatch, tool: SpeechModelFilter) -> list[Any]:
+    """What a model says to each row, or a BadAudio. It stays with the row."""
+    cells, key = share_decoded(batch), (HEARD, tool.heard_as())
+    missing = [row for row, cell in enumerate(cells) if key not in cell]
+    if missing:
+        asked = batch if len(missing) == len(cells) else batch.take(missing)
+        for row, sound in zip(missing, sounds(asked, RATE, mono=True), strict=True):
+            cells[row][key] = tool.hear(sound.samples[:, 0]) if isinstance(sound, Sound) else sound
+    return [cell[key] for cell in cells]
+
+
+def _checked(batch: AudioBatch, rows: list[Any]) -> list[Any]:
+    """What is known of rows; raises BadAudio for the first that cannot be decoded."""
+    bad = next((index for index, row in enumerate(rows) if isinstance(row, BadAudio)), None)
+    if bad is not None:
+        raise BadAudio(f"{recording_name(batch, bad)}: {rows[bad]}")
+    return rows
+
+
+def check_models(tools: Iterable[Any]) -> None:
+    """Raise if a model of one of these filters cannot run here."""
+    for tool in tools:
+        if isinstance(tool, SpeechModelFilter):
+            tool.check()
+
+
 class _ScoresAudio(ScoresSamples):
     kind = AudioBatch
     filter_class = AudioFilter
@@ -92,11 +124,23 @@ class _ScoresAudio(ScoresSamples):
     def filter_inputs(self, batch: SampleBatch, looks_at: str) -> Sequence[Any]:
         """As in the base class: a row that cannot be decoded raises, until the worker has found it."""
         assert isinstance(batch, AudioBatch)
-        rows = measured_rows(batch, looks_at)
-        bad = next((index for index, row in enumerate(rows) if isinstance(row, BadAudio)), None)
-        if bad is not None:
-            raise BadAudio(f"{recording_name(batch, bad)}: {rows[bad]}")
-        return rows
+        return _checked(batch, measured_rows(batch, looks_at))
+
+    def score_column(self, tool: SampleFilter, batch: SampleBatch) -> pa.Array:
+        """As in the base class; filters of transcripts are given columns, those of speech what a model says."""
+        assert isinstance(batch, AudioBatch)
+        if isinstance(tool, SpeechModelFilter) and batch.num_items:
+            return tool.score_batch(_checked(batch, heard_rows(batch, tool)))
+        if not isinstance(tool, TranscriptFilter):
+            return super().score_column(tool, batch)
+        return tool.score_columns(*(column_of(tool.name, batch, name) for name in tool.columns_read()))
+
+
+def columns_read(tools: Iterable[Any]) -> list[str]:
+    """The columns that filters read, each once."""
+    return list(
+        dict.fromkeys(name for tool in tools if isinstance(tool, TranscriptFilter) for name in tool.columns_read())
+    )
 
 
 class AudioScoreFilter(_ScoresAudio, SampleScoreFilter[AudioBatch]):
@@ -110,7 +154,10 @@ class AudioScoreFilter(_ScoresAudio, SampleScoreFilter[AudioBatch]):
     """What cannot be decoded once cannot be decoded."""
 
     def inputs(self) -> tuple[list[str], Columns]:
-        return ["data"], []
+        return ["data"], columns_read(step.tool for step in self._steps)
+
+    def check(self) -> None:
+        check_models(step.tool for step in self._steps)
 
 
 class AudioScore(_ScoresAudio, SampleScore[AudioBatch]):
@@ -119,4 +166,7 @@ class AudioScore(_ScoresAudio, SampleScore[AudioBatch]):
     max_retries = 0
 
     def inputs(self) -> tuple[list[str], Columns]:
-        return ["data"], []
+        return ["data"], columns_read(tool for tool, _ in self._steps)
+
+    def check(self) -> None:
+        check_models(tool for tool, _ in self._steps)

@@ -18,12 +18,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from gristmill.audio.batch import AUDIO, AUDIO_FILEPATH, DURATION, OFFSET, AudioBatch, BadAudio
 from gristmill.audio.decode import MAX_DECODED_BYTES, LongAudio, Sound, converted, decode
+from gristmill.core.arrow.array_building import as_one_array
 from gristmill.core.arrow.table_conversion import POSITION, column_values, table_to_rows
 from gristmill.core.batch import SOURCE_FILE
-from gristmill.core.errors import BadRecordError
+from gristmill.core.errors import BadRecordError, ColumnError, did_you_mean
 from gristmill.core.stage import Columns, ProcessingStage
 from gristmill.samples.decode import share_decoded
 
@@ -116,6 +118,14 @@ def recording_name(batch: AudioBatch, row: int) -> str:
         if name in batch.get_columns() and (value := batch.data.column(name)[row].as_py()):
             return str(value)
     return "a recording without a name"
+
+
+def column_of(user: str, batch: AudioBatch, name: str) -> pa.Array:
+    """A column of the rows. `user` is the stage or filter that needs it."""
+    names = batch.get_columns()
+    if name not in names:
+        raise ColumnError(f"{user!r}: there is no column {name!r}.{did_you_mean(name, names)}")
+    return as_one_array(batch.data.column(name))
 
 
 def set_aside_row(batch: AudioBatch, row: int, error: BadAudio, stage: ProcessingStage[Any, Any] | None) -> None:

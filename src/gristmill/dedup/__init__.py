@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gristmill.dedup.decontamination.decontaminate import Decontaminate as Decontaminate
     from gristmill.dedup.exact.bloom_filter import BloomDeduplicationStage as BloomDeduplicationStage
     from gristmill.dedup.exact.exact_stage import ExactDeduplicationStage as ExactDeduplicationStage
+    from gristmill.dedup.fuzzy.fingerprint_stage import FingerprintDeduplicationStage as FingerprintDeduplicationStage
     from gristmill.dedup.fuzzy.fuzzy_stage import FuzzyDeduplicationStage as FuzzyDeduplicationStage
     from gristmill.dedup.fuzzy.near_hash_stages import (
         PerceptualHashDeduplicationStage as PerceptualHashDeduplicationStage,

@@ -50,8 +50,8 @@ MOST_PAIRS = 2**22
 
 MAX_PERCEPTUAL_RADIUS = 12
 
-_KEY, _NODE, _OTHER, _BITS, _RANK, _PLACE = "__key__", "__node__", "__other__", "__bits__", "__rank__", "__place__"
-_ABOUT = [_NODE, _RANK, _PLACE, ID, TASK, ROW]
+_KEY, NODE, OTHER, _BITS, _RANK, _PLACE = "__key__", "__node__", "__other__", "__bits__", "__rank__", "__place__"
+ABOUT = [NODE, _RANK, _PLACE, ID, TASK, ROW]
 """The columns that describe a row."""
 
 
@@ -121,18 +121,7 @@ class HashDistanceStage(VerdictStage):
 
     def keys(self, batch: Batch) -> pa.Table:
         hashes = self.hashes(batch)
-        known = identities(batch)
-        about = pa.table(
-            [
-                from_numbers(_row_numbers(known)),
-                self._policy.rank(batch.data, self.count),
-                pa.repeat(literal(_sortable_position(batch), pa.string()), batch.num_items),
-                ids(self.name, batch, self.id_field),
-                known[TASK],
-                known[ROW],
-            ],
-            _ABOUT,
-        )
+        about = about_rows(self, batch, self._policy, self.id_field)
         rows = search_rows(from_numbers(np.arange(batch.num_items)), hashes, self.radius, self.radius + 2)
         keyed = about.take(rows["id"]).append_column(_BITS, hashes.take(rows["id"]))
         key = pa.Array.from_buffers(pa.binary(8), len(rows), [None, as_one_array(rows["key"]).buffers()[1]])
@@ -267,14 +256,28 @@ def _bits(text: str | None) -> int | None:
     return int(text, 16)
 
 
-def _row_numbers(known: pa.Table) -> Numbers:
+def about_rows(stage: VerdictStage, batch: Batch, keep: Keep, id_field: str | None) -> pa.Table:
+    """The columns that describe each row, for `NearClusters`."""
+    known = identities(batch)
+    columns = [
+        from_numbers(row_numbers(known)),
+        keep.rank(batch.data, stage.count),
+        pa.repeat(literal(sortable_position(batch), pa.string()), batch.num_items),
+        ids(stage.name, batch, id_field),
+        known[TASK],
+        known[ROW],
+    ]
+    return pa.table(columns, ABOUT)
+
+
+def row_numbers(known: pa.Table) -> Numbers:
     """A unique 64-bit number for each row."""
     tasks = numbers(hash64(known[TASK]))
     mixed: Numbers = reference.scramble(tasks + numbers(known[ROW]).astype(np.uint64) * np.uint64(reference.GOLDEN))
     return mixed.view(np.int64)
 
 
-def _sortable_position(batch: Batch) -> str:
+def sortable_position(batch: Batch) -> str:
     """The position of a batch in the input, as text that sorts in that order."""
     parts = [part for _, part in id_sort_key(batch.lineage.id)]
     return ".".join(f"{part:012d}" if isinstance(part, int) else part for part in [batch.lineage.order, *parts])
@@ -294,10 +297,10 @@ class NearHashes(KeyedStage):
         self.radius = radius
 
     def outputs(self) -> tuple[list[str], Columns]:
-        return [], _ABOUT
+        return [], ABOUT
 
     def process_groups(self, table: pa.Table) -> pa.Table:
-        keys, bits = numbers(_as_numbers(table[_KEY])), numbers(table[_BITS])
+        keys, bits = numbers(as_numbers(table[_KEY])), numbers(table[_BITS])
         order = np.lexsort((bits, keys))
         same = (keys[order][1:] == keys[order][:-1]) & (bits[order][1:] == bits[order][:-1])
         u, v = [order[:-1][same]], [order[1:][same]]
@@ -310,7 +313,7 @@ class NearHashes(KeyedStage):
         return _links(table, np.concatenate(u), np.concatenate(v), bits)
 
 
-def _as_numbers(column: Column) -> pa.Array:
+def as_numbers(column: Column) -> pa.Array:
     keys = as_one_array(column)
     return pa.Array.from_buffers(pa.uint64(), len(keys), [None, keys.buffers()[1]], offset=keys.offset)
 
@@ -335,11 +338,11 @@ def _pairs(keys: Numbers) -> Iterator[tuple[Numbers, Numbers]]:
 
 
 def _links(table: pa.Table, u: Numbers, v: Numbers, bits: Numbers) -> pa.Table:
-    about, other = (table.select(_ABOUT).take(from_numbers(rows)) for rows in (u, v))
+    about, other = (table.select(ABOUT).take(from_numbers(rows)) for rows in (u, v))
     shares = from_numbers(1 - np.bitwise_count(bits[u] ^ bits[v]) / 64)
-    links = about.append_column(_OTHER, other[_NODE]).append_column(SIMILARITY, shares)
+    links = about.append_column(OTHER, other[NODE]).append_column(SIMILARITY, shares)
     nothing = pa.nulls(len(v), pa.int64()), pa.nulls(len(v), pa.float64())
-    others = other.append_column(_OTHER, nothing[0]).append_column(SIMILARITY, nothing[1])
+    others = other.append_column(OTHER, nothing[0]).append_column(SIMILARITY, nothing[1])
     return pa.concat_tables([links, others])
 
 
@@ -353,12 +356,12 @@ class NearClusters(KeyedStage):
         return [], []  # verdicts are no columns of the rows
 
     def process_groups(self, table: pa.Table) -> pa.Table:
-        _, first = np.unique(numbers(table[_NODE]), return_index=True)
+        _, first = np.unique(numbers(table[NODE]), return_index=True)
         members = table.take(from_numbers(first)).sort_by([(_PLACE, "ascending"), (ROW, "ascending")])
-        nodes = numbers(members[_NODE])
+        nodes = numbers(members[NODE])
         order = np.argsort(nodes)
         links = table.filter(pc.is_valid(table[SIMILARITY]))
-        u, v = (order[np.searchsorted(nodes[order], numbers(links[name]))] for name in (_NODE, _OTHER))
+        u, v = (order[np.searchsorted(nodes[order], numbers(links[name]))] for name in (NODE, OTHER))
         pairs = pa.table([from_numbers(u), from_numbers(v), links[SIMILARITY]], ["u", "v", "similarity"])
         clusters = components(pairs["u"], pairs["v"])
         chosen = choose_kept(clusters.append_column("rank", members[_RANK].take(clusters["id"])), pairs)

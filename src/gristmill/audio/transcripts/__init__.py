@@ -1,0 +1,1 @@
+"""What is said in recordings: error rates, filters and repairs of transcripts. Nothing here decodes sound."""
