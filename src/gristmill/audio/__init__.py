@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from gristmill.audio.join_segments import TimestampMapperStage as TimestampMapperStage
     from gristmill.audio.layouts.read_archives import AudioParquetReader as AudioParquetReader
     from gristmill.audio.layouts.read_archives import AudioWebDatasetReader as AudioWebDatasetReader
+    from gristmill.audio.layouts.read_archives import LhotseSharReader as LhotseSharReader
     from gristmill.audio.layouts.read_archives import TarredManifestReader as TarredManifestReader
     from gristmill.audio.layouts.speech_lists import CommonVoiceReader as CommonVoiceReader
     from gristmill.audio.layouts.speech_lists import (
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
     from gristmill.audio.layouts.speech_lists import LhotseCutsReader as LhotseCutsReader
     from gristmill.audio.layouts.speech_lists import LibriSpeechReader as LibriSpeechReader
     from gristmill.audio.layouts.speech_lists import LJSpeechReader as LJSpeechReader
+    from gristmill.audio.layouts.write_shards import LhotseSharWriter as LhotseSharWriter
+    from gristmill.audio.layouts.write_shards import TarredManifestWriter as TarredManifestWriter
     from gristmill.audio.read import AudioDirectoryReader as AudioDirectoryReader
     from gristmill.audio.read import ManifestReader as ManifestReader
     from gristmill.audio.read import ManifestReaderStage as ManifestReaderStage

@@ -2,6 +2,7 @@
 
 AudioWebDatasetReader   tars of KEY.flac, KEY.json, KEY.txt
 TarredManifestReader    NeMo: tars of recordings, and manifests with a line for each
+LhotseSharReader        Lhotse Shar: tars of recordings, and cuts
 AudioParquetReader      the {bytes, path} structs of the Hugging Face hub, or bytes
 """
 
@@ -15,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from gristmill.audio.batch import AUDIO, AUDIO_FILEPATH, DURATION, TEXT, AudioBatch
+from gristmill.audio.batch import AUDIO, AUDIO_FILEPATH, DURATION, OFFSET, TEXT, AudioBatch
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.table_conversion import POSITION, parse_json, rows_to_table, table_to_rows
 from gristmill.core.errors import InputError
@@ -258,3 +259,103 @@ class TarredManifestReader(CompositeStage[EmptyTask, AudioBatch]):
         )
         settings = (self.blocksize, self.on_bad_record, self.task_batch_size, self.max_bytes)
         return [listing, TarredManifestReaderStage(manifests, *settings)]
+
+
+# -- Lhotse --------------------------------------------------------------------------------------------------
+
+
+class LhotseSharReaderStage(FilesReader[FileGroupTask, AudioBatch]):
+    """Reads the tars of Lhotse Shar, with the cuts of the list of the same number."""
+
+    name = "read_lhotse_shar"
+    kind = AudioBatch
+    unit = "byte"
+
+    def __init__(
+        self,
+        blocksize: int | str | None = None,
+        on_bad_record: str = QUARANTINE,
+        task_batch_size: int = SAMPLES_PER_BATCH,
+        max_bytes: int = MAX_MEMBER_BYTES,
+    ) -> None:
+        super().__init__(blocksize=blocksize, on_bad_record=on_bad_record)
+        self.task_batch_size, self.max_bytes = task_batch_size, max_bytes
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return [], [AUDIO_FILEPATH, AUDIO]
+
+    def schema(self, source: FileInput) -> pa.Schema | None:
+        check_tar(source)
+        return None
+
+    def tables(self, source: FileInput) -> Iterator[pa.Table]:
+        cuts = self._cuts(source)
+        waiting: list[tuple[dict[str, Any], bytes, int]] = []
+        size = 0
+        for member in read_members(source, self.max_bytes):
+            key, _, extension = member.name.removeprefix("./").rpartition(".")
+            if extension == "json":
+                continue
+            cut = cuts.pop(key, None)
+            if cut is None:
+                self.count("members_without_a_cut")
+                continue
+            waiting.append(({**cut, AUDIO_FILEPATH: member.name}, member.data or b"", member.offset))
+            size += member.size
+            if len(waiting) >= self.task_batch_size or size >= self.blocksize:
+                yield _recordings(waiting)
+                waiting, size = [], 0
+        if waiting:
+            yield _recordings(waiting)
+        for key in cuts:
+            source.on_bad(BadRecord(0, f"the tar has no recording of the cut {key!r}"))
+
+    def _cuts(self, source: FileInput) -> dict[str, dict[str, Any]]:
+        """The columns of each cut of the shard, by its id."""
+        folder, _, name = source.path.rpartition("/")
+        path = f"{folder}/{name.replace('recording', 'cuts', 1).removesuffix('.tar')}.jsonl.gz"
+        found: dict[str, dict[str, Any]] = {}
+        for table in read_jsonl(replace(FileInput(FileSlice(path), dict(source.storage_options)), on_bad=ignore)):
+            for cut in table_to_rows(table.drop_columns([POSITION])):
+                said = [one for one in cut.get("supervisions") or () if one]
+                texts = [one["text"] for one in said if one.get("text")]
+                row = {"cut_id": cut["id"], DURATION: cut.get("duration"), TEXT: " ".join(texts) if texts else None}
+                row |= {name: said[0].get(key) for name, key in (("speaker", "speaker"), ("lang", "language")) if said}
+                row |= {OFFSET: cut["start"]} if cut.get("start") else {}
+                found[str(cut["id"])] = {**(cut.get("custom") or {}), **row}
+        return found
+
+
+@dataclass(eq=False, repr=False)
+class LhotseSharReader(CompositeStage[EmptyTask, AudioBatch]):
+    """Reads Lhotse Shar: `recording.000000.tar` and on, with `cuts.000000.jsonl.gz` beside each.
+
+    Recordings without a cut are left out, and counted.
+    """
+
+    _catalogue_kind = "reader"
+
+    file_paths: Paths
+    files_per_partition: int | None = None
+    blocksize: int | str | None = None
+    storage_options: Mapping[str, Any] | None = None
+    on_bad_record: str = QUARANTINE
+    limit: int | None = None
+    task_batch_size: int = SAMPLES_PER_BATCH
+    max_bytes: int = MAX_MEMBER_BYTES
+
+    def __post_init__(self) -> None:
+        self.decompose()  # raises for wrong parameters
+
+    def decompose(self) -> Sequence[ProcessingStage[Any, Any]]:
+        listing = FilePartitioningStage(
+            self.file_paths,
+            self.files_per_partition,
+            self.blocksize,
+            [".tar"],
+            self.storage_options,
+            self.limit,
+            split_by=WHOLE_FILES,
+        )
+        settings = (self.blocksize, self.on_bad_record, self.task_batch_size, self.max_bytes)
+        return [listing, LhotseSharReaderStage(*settings)]

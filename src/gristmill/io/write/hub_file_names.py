@@ -95,9 +95,8 @@ class HubFileNames:
             journal = {"moves": moves, "parked": sorted(set(moves) & set(names.values())), "step": 1}
             self._store.write(_JOURNAL, journal)
             self._move(journal)
-        stale = re.compile(rf"{re.escape(self.split)}-\d{{5,}}-of-\d{{5,}}{re.escape(self.extension)}")
         for name in sorted(set(self.target.names()) - set(names.values())):
-            if stale.fullmatch(name):
+            if self._is_numbered(name):
                 self.target.remove(self.target.file(name))
         return [
             output.with_written(tuple(replace(f, path=self.target.file(names[_name(f)])) for f in output.written))
@@ -123,7 +122,13 @@ class HubFileNames:
     def _waiting(self, name: str) -> str:
         return f"{self.target.records}/{_WAITING}/{name}"
 
+    def _is_numbered(self, name: str) -> bool:
+        """Whether a file has a name as this class gives it."""
+        pattern = rf"{re.escape(self.split)}-\d{{5,}}-of-\d{{5,}}{re.escape(self.extension)}"
+        return re.fullmatch(pattern, name) is not None
+
     def _numbered(self, number: int, count: int) -> str:
+        """The name of a file, by its place among all."""
         return f"{self.split}-{number:05}-of-{count:05}{self.extension}"
 
 
