@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gristmill.audio.decode import Sound as Sound
     from gristmill.audio.decode import audio_header as audio_header
     from gristmill.audio.decode import decode_audio as decode_audio
+    from gristmill.audio.estimate_bandwidth import BandwidthEstimationStage as BandwidthEstimationStage
     from gristmill.audio.filters import AudioBandwidthFilter as AudioBandwidthFilter
     from gristmill.audio.filters import AudioChannelCorrelationFilter as AudioChannelCorrelationFilter
     from gristmill.audio.filters import AudioChannelsFilter as AudioChannelsFilter
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from gristmill.audio.layouts.write_shards import LhotseSharWriter as LhotseSharWriter
     from gristmill.audio.layouts.write_shards import TarredManifestWriter as TarredManifestWriter
     from gristmill.audio.read import AudioDirectoryReader as AudioDirectoryReader
+    from gristmill.audio.read import CreateInitialManifestReadSpeechStage as CreateInitialManifestReadSpeechStage
     from gristmill.audio.read import ManifestReader as ManifestReader
     from gristmill.audio.read import ManifestReaderStage as ManifestReaderStage
     from gristmill.audio.score import AudioScore as AudioScore
@@ -94,6 +96,8 @@ if TYPE_CHECKING:
     from gristmill.audio.transcripts.transcript_filters import TranscriptWordRateFilter as TranscriptWordRateFilter
     from gristmill.audio.waveforms import WaveformStage as WaveformStage
     from gristmill.audio.waveforms import sounds as sounds
+    from gristmill.audio.windows.build_windows import ALMDataBuilderStage as ALMDataBuilderStage
+    from gristmill.audio.windows.build_windows import ALMDataOverlapStage as ALMDataOverlapStage
     from gristmill.audio.write import ManifestWriterStage as ManifestWriterStage
     from gristmill.audio.write_recordings import AudioDirectoryWriter as AudioDirectoryWriter
     from gristmill.audio.write_recordings import AudioParquetWriter as AudioParquetWriter

@@ -2,6 +2,7 @@
 
     ManifestReader         NeMo manifests, a JSON object per line
     AudioDirectoryReader   files, with .txt or .lab beside them
+    CreateInitialManifestReadSpeechStage   the read speech of the DNS challenge
 
 `layouts` reads lists of other kinds, archives and tables.
 
@@ -238,3 +239,66 @@ class AudioDirectoryReader(CompositeStage[EmptyTask, AudioBatch]):
             split_by=WHOLE_FILES,
         )
         return [listing, AudioFilesReaderStage(on_bad_record=self.on_bad_record)]
+
+
+class ReadSpeechFilesStage(AudioFilesReaderStage):
+    """Makes a row of each recording, with the book and the reader that its name tells."""
+
+    name = "read_readspeech"
+    transcripts = ()
+
+    def __init__(self, filepath_key: str = AUDIO_FILEPATH, text_key: str = TEXT) -> None:
+        super().__init__()
+        self.filepath_key, self.text_key = filepath_key, text_key
+
+    def process(self, task: FileGroupTask) -> Iterator[AudioBatch]:
+        for batch in super().process(task):
+            paths = batch.data.column(AUDIO_FILEPATH).to_pylist()
+            columns = {self.filepath_key: paths, self.text_key: [""] * len(paths)}
+            columns |= {f"{what}_id": [_part_after(path, what) for path in paths] for what in ("book", "reader")}
+            rows = batch
+            for name, values in columns.items():
+                rows = rows.with_column(name, make_array(values, pa.string()))
+            yield rows
+
+
+def _part_after(path: str, word: str) -> str:
+    """What follows a word in a name such as book_00000_chp_0009_reader_06709_0_seg_1.wav."""
+    parts = path.rpartition("/")[2].rpartition(".")[0].split("_")
+    at = parts.index(word) + 1 if word in parts else len(parts)
+    return parts[at] if at < len(parts) else ""
+
+
+@dataclass(eq=False, repr=False)
+class CreateInitialManifestReadSpeechStage(CompositeStage[EmptyTask, AudioBatch]):
+    """Reads the read speech of the fifth DNS challenge, wav files in any folder of `raw_data_dir`, with `book_id` and
+    `reader_id`: the first `max_samples` by name, or all if that is not above 0.
+
+    Nothing is downloaded: with `auto_download` a directory without recordings is an error that says where to get them.
+    """
+
+    _catalogue_kind = "reader"
+
+    raw_data_dir: str
+    max_samples: int = 5000
+    auto_download: bool = True
+    filepath_key: str = AUDIO_FILEPATH
+    text_key: str = TEXT
+
+    def decompose(self) -> Sequence[ProcessingStage[Any, Any]]:
+        limit = self.max_samples if self.max_samples > 0 else None
+        listing = _ReadSpeechListing(str(self.raw_data_dir), 1000, None, [".wav"], None, limit, split_by=WHOLE_FILES)
+        return [listing, ReadSpeechFilesStage(self.filepath_key, self.text_key)]
+
+
+class _ReadSpeechListing(FilePartitioningStage):
+    """Lists the recordings, or says where to get them."""
+
+    def files(self) -> Any:
+        try:
+            return super().files()
+        except InputError as error:
+            raise InputError(
+                f"{error}. Download the archive (4.88 GB) from https://github.com/microsoft/DNS-Challenge "
+                "(datasets_fullband, read_speech.tgz.partaa) and unpack it there"
+            ) from error
