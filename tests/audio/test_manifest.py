@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -104,3 +105,20 @@ def test_a_stage_hears_each_recording_once_and_bad_ones_are_set_aside(tmp_path: 
     assert [Path(row["audio_filepath"]).stem for row in found] == ["0", "1", "2", "4", "5", "5"]
     assert [row["heard"] for row in found] == [1.0] * 5 + [0.5]
     assert [record.error for record in result.quarantined() if "3.wav: not a recording" in record.error]
+
+
+class SlowFirst(ProcessingStage[AudioBatch, AudioBatch]):
+    """The first manifest takes longest, so it is committed last."""
+
+    def process(self, task: AudioBatch) -> AudioBatch:
+        time.sleep(1.0 if "0.jsonl" in str(task.metadata.get("file")) else 0.0)
+        return task
+
+
+def test_lines_are_in_the_order_of_the_input_whichever_manifest_is_done_first(tmp_path: Path) -> None:
+    for number in range(3):
+        lines = [{**row, "text": f"{number} {row['text']}"} for row in rows(5)]
+        write_manifest_file(tmp_path / "in" / f"{number}.jsonl", lines)
+    out = tmp_path / "all.jsonl"
+    run([ManifestReader(str(tmp_path / "in")), SlowFirst(), ManifestWriterStage(out)], workers=2)
+    assert [row["text"][0] for row in read_manifest_file(out)] == [*"000001111122222"]

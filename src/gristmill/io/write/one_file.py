@@ -16,6 +16,7 @@ from gristmill.core.records.shards import refuse_shards
 from gristmill.core.task import WrittenFile, WrittenFiles
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.commit import CommitFiles, OutputFormat
+from gristmill.io.write.output_schema import in_order
 
 _COPY_BYTES = 2**20
 _SPAN = "bytes "
@@ -51,19 +52,19 @@ class CommitOneFile(CommitFiles):
         if done and all(_span(file) for output in done for file in output.written):
             return done  # nothing has been added since the file was written
         self._folder.create_directory()
-        spans, at = [], 0
+        spans, at = {}, 0
         with self._folder.create(self._file) as out:
-            for output in done:
+            for output in in_order(done):
                 start = at
                 for chunk in self._content(output):
                     out.write(chunk)
                     at += len(chunk)
-                spans.append((start, at))
+                spans[id(output)] = start, at
         self.target.remove_all()
         whole = WrittenFile(self._file, out.size, out.checksum)
         return [
-            output.with_written((replace(whole, layout=f"{_SPAN}{start} {end}"),))
-            for output, (start, end) in zip(done, spans, strict=True)
+            output.with_written((replace(whole, layout=f"{_SPAN}{spans[id(output)][0]} {spans[id(output)][1]}"),))
+            for output in done
         ]
 
     def _content(self, output: WrittenFiles) -> Iterator[bytes]:
