@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-c
 # Only their ONNX files are used: what they depend on, PyTorch and librosa, is not.
 SPEECH_MODELS := silero-vad speechmos
 
-.PHONY: demo demo-images test test-torch test-ray test-slow test-browser screenshots soak fuzz lint bench bench-full profile clean
+.PHONY: demo demo-images demo-audio test test-torch test-ray test-slow test-browser screenshots soak fuzz lint bench bench-full profile clean
 
 demo: .venv/demo.stamp  ## curate the bundled corpus and show what happened
 	$(BIN)/gristmill run examples/demo/recipe.yaml --scores --rejected
@@ -14,6 +14,10 @@ demo: .venv/demo.stamp  ## curate the bundled corpus and show what happened
 demo-images: .venv/images.stamp  ## curate photographs with copies, thumbnails and a broken file among them
 	$(BIN)/python examples/images/make_data.py out/images-in
 	$(BIN)/gristmill run examples/images/recipe.yaml --max-errors 5
+
+demo-audio: .venv/audio.stamp  ## curate speech with noise, copies, wrong transcripts and broken files among it
+	$(BIN)/python examples/audio/make_data.py out/audio-in
+	$(BIN)/gristmill run examples/audio/recipe.yaml --max-errors 5 --rejected
 
 test: .venv/dev.stamp  ## the whole test suite, two files at a time
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
@@ -68,6 +72,10 @@ clean:
 
 .venv/images.stamp: .venv/python.stamp pyproject.toml constraints.txt $(wildcard kernels/*)
 	$(PIP) --editable '.[image,nsfw]'
+	touch $@
+
+.venv/audio.stamp: .venv/python.stamp pyproject.toml constraints.txt $(wildcard kernels/*)
+	$(PIP) --editable '.[audio]'
 	touch $@
 
 .venv/dev.stamp: .venv/python.stamp pyproject.toml constraints.txt $(wildcard kernels/*)
