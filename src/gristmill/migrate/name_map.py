@@ -25,7 +25,7 @@ _MISSING: Mapping[str, str] = {
     "core.serve": "runs on GPUs; start a server yourself and pass its address",
     "eval": "asks a language model; not built",
     "models": "a model on its own; the stages that are here load theirs",
-    "stages.audio": "speech models and what is built on them are not built; docs/audio.md lists what is",
+    "stages.audio": "not built; docs/audio.md lists what is, and what is not",
     "pipeline": "a base of its workflows; those that are here have run()",
     "stages.base": "a part of ProcessingStage",
     "stages.client_partitioning": "readers list their files themselves",
