@@ -158,6 +158,7 @@ def test_arguments_are_kept_and_nothing_happens_yet(tmp_path):
         "schema": None,
         "nested": "structs",
         "file_extension": None,
+        "split": None,
     }
     decompose([writer])
     assert list(tmp_path.iterdir()) == []

@@ -263,11 +263,12 @@ def _say_that_it_starts_anew(recipe: Recipe) -> None:
     from gristmill.core.records.run_location import MANIFEST, PLAN
 
     place = recipe.build().records_directory()
-    if place and any(RecordStore(*place).get(name) is not None for name in (MANIFEST, PLAN)):
-        typer.echo(
-            "gristmill: there is output of an earlier run. Without --run-dir, this run starts from the beginning",
-            err=True,
-        )
+    with contextlib.suppress(OSError):  # a store that cannot be read: the run says so
+        if place and any(RecordStore(*place).get(name) is not None for name in (MANIFEST, PLAN)):
+            typer.echo(
+                "gristmill: there is output of an earlier run. Without --run-dir, this run starts from the beginning",
+                err=True,
+            )
 
 
 def _how_to_go_on(executor: Executor | None, run_dir: str | None) -> str:

@@ -310,7 +310,7 @@ class CommitFiles(CommitStage):
             raise refuse_shards(self, why, "Leave it out, and give it to a run over this output")
 
     def keeps_removed(self) -> bool:
-        return not self._joined or self.form.target_file_size is None
+        return not self.form.split and (not self._joined or self.form.target_file_size is None)
 
     def records_directories(self) -> Sequence[Directory]:
         return [(self.target.records, self.target.storage_options)]
