@@ -82,7 +82,7 @@ def test_a_branch_drops_its_own_rows_alone(corpus: Path, tmp_path: Path) -> None
     [story] = why(str(tmp_path / "run"), "0-6")
     assert (story.dropped_by, story.reason) == (
         "en/WordCountFilter",
-        "WordCountFilter score 12 is outside min_words=30, max_words=100000",
+        "12, below min_words=30",
     )
     found = whatif(str(tmp_path / "run"), {"en/WordCountFilter.min_words": 20})
     assert (found.before.rows, found.after.rows, found.unknown.rows) == (81, 90, 0)

@@ -14,6 +14,9 @@ from gristmill.core.deciding_stage import Decision
 from gristmill.core.records.row_sketch import SAMPLES, RowSketch, RowSketcher, bucket_lower_bound, histogram_buckets
 from gristmill.core.task import Task
 from gristmill.samples.batch import DocumentBatch
+from gristmill.text import Filter
+
+STAGE = Filter(len, "text")
 
 
 def batch(start: int, stop: int) -> DocumentBatch:
@@ -28,7 +31,7 @@ def judged(parts: list[tuple[int, int]], shuffle: int = 0) -> RowSketch:
     for start, stop in parts:
         rows = range(start, stop)
         keep = pa.array([row % 2 == 0 for row in rows], pa.bool_())
-        sketcher.decided(0, batch(start, stop), Decision(keep, {"number": pa.array(list(rows), pa.int64())}))
+        sketcher.decided(0, STAGE, batch(start, stop), Decision(keep, {"number": pa.array(list(rows), pa.int64())}))
         sent.append(sketcher.take()["", 0])
     random.Random(shuffle).shuffle(sent)
     total = RowSketch()
@@ -61,7 +64,7 @@ def test_rows_that_an_earlier_stage_has_marked_as_dropped_are_no_samples():
     rows = batch(0, 100).keep(pa.array([row >= 50 for row in range(100)]))
     keep = pa.array([row >= 80 for row in range(50, 100)])
     sketcher = RowSketcher([True])
-    sketcher.decided(0, rows, Decision(keep, {"number": pa.array(range(50, 100))}))
+    sketcher.decided(0, STAGE, rows, Decision(keep, {"number": pa.array(range(50, 100))}))
     sketch = sketcher.take()["", 0]
     assert sketch.histograms["number"].total() == 50
     assert len(sketch.samples) == SAMPLES
@@ -95,7 +98,7 @@ def test_small_whole_numbers_are_exact(number):
 def test_scores_that_are_no_numbers_are_left_out():
     sketcher = RowSketcher([True])
     scores = {"name": pa.array(["a", "b"]), "nan": pa.array([float("nan"), 1.0]), "none": pa.array([None, 2])}
-    sketcher.decided(0, batch(0, 2), Decision(pa.array([True, True]), scores))
+    sketcher.decided(0, STAGE, batch(0, 2), Decision(pa.array([True, True]), scores))
     found = sketcher.take()["", 0]
     assert {name: counts.total() for name, counts in found.histograms.items()} == {"nan": 1, "none": 1}
     assert found.samples == []

@@ -65,6 +65,8 @@ def test_a_stage_that_raises_an_exit_has_failed_on_a_record(
     assert (record.stage, record.error) == ("raise", f"{kind.__name__}: enough")
 
 
-def test_an_interrupt_by_the_user_ends_the_run() -> None:
+def test_an_interrupt_by_the_user_ends_the_run(request: pytest.FixtureRequest) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     with pytest.raises(KeyboardInterrupt):
         Pipeline("p", stages=[Interrupted()]).run(LocalExecutor(0), batch())

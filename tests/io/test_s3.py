@@ -65,16 +65,16 @@ LOOKS: dict[str, Callable[[dict[str, Any]], object]] = {
 @pytest.mark.parametrize("look", LOOKS)
 def test_what_others_write_after_a_look_is_seen(s3: dict[str, Any], bucket: Any, look: str) -> None:
     other = type(bucket)(**s3, skip_instance_cache=True)
-    other.pipe({"mill/out/a.jsonl": b"1\n", "mill/out/b.jsonl": b"2\n"})
+    other.pipe({"mill/out/a.jsonl": b"{}\n", "mill/out/b.jsonl": b"{}\n"})
     LOOKS[look](s3)
-    other.pipe({"mill/out/a.jsonl": b"1000\n", "mill/out/late.jsonl": b"30\n"})
+    other.pipe({"mill/out/a.jsonl": b'{"a": 1}\n', "mill/out/late.jsonl": b"{ }\n"})
     target = OutputDirectory("s3://mill/out", s3)
     paths = [target.file(name) for name in ("a.jsonl", "late.jsonl")]
     found = [target.open(path).read() for path in paths]
-    assert found == [b"1000\n", b"30\n"]
+    assert found == [b'{"a": 1}\n', b"{ }\n"]
     LOOKS[look](s3)
-    assert [target.size(path) for path in paths] == [5, 3]
-    assert [file.size for file in list_files(paths, [".jsonl"], s3)] == [5, 3]
+    assert [target.size(path) for path in paths] == [9, 4]
+    assert [file.size for file in list_files(paths, [".jsonl"], s3)] == [9, 4]
 
 
 def test_what_somebody_has_listed_before_does_not_matter(s3: dict[str, Any], bucket: Any) -> None:

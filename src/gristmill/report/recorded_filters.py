@@ -149,6 +149,8 @@ class RecordedFilter:
         null = pc.and_(then, pc.is_null(scores))
         if not null.true_count:
             return found
+        if self.branch:  # rows of other branches, which have no score and pass this stage by
+            return pc.if_else(null, literal(True, pa.bool_()), found)
         try:
             judged = (self.stage.judge({label: scores.filter(null).slice(0, 1)}) or {}).get(label)
         except Exception:  # noqa: BLE001  filters of users may not expect it of other parameters

@@ -46,7 +46,7 @@ def write_manifest(target: OutputDirectory, outputs: Iterable[WrittenFiles], inf
                 "bytes": file.size,
                 "checksum": file.checksum,
                 "rows": file.part.whole or file.part.rows if file.part else alone,
-                "part": index,
+                "part": 0 if file.part else index,  # of several sources, which end in any order
             }
     content = {**info, "rows": rows, "files": [entries[name] for name in sorted(entries)]}
     with target.create(path) as out:
