@@ -6,7 +6,9 @@ import struct
 import subprocess
 import sys
 from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,8 @@ from gristmill.audio import (
     SegmentExtractionStage,
     WaveformStage,
 )
+from gristmill.audio.batch import BadAudio
+from gristmill.audio.decode import audio_header
 from tests.audio.sound_fixtures import encoded, noise, read_manifest_file, tone, wav, write_manifest_file
 from tests.audio.test_manifest import run
 
@@ -162,3 +166,20 @@ def test_a_recording_too_long_to_decode_as_a_whole_says_what_to_do(monkeypatch: 
     [found] = waveforms.sounds(batch, max_bytes=1000)
     assert "SplitLongAudioStage" in str(found)
     assert GetAudioDurationStage().process(batch).to_rows()[0]["duration"] == 1.0
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "2130706433", "169.254.169.254", "[::1]"])
+def test_addresses_of_private_networks_are_not_fetched(tmp_path: Path, host: str) -> None:
+    class Server(ThreadingHTTPServer):
+        asked = 0
+
+        def process_request(self, *_: Any) -> None:
+            self.asked += 1
+
+    with Server(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://{host}:{server.server_address[1]}/a.wav"
+        with pytest.raises(BadAudio, match="is a host of a private network, and is not fetched for a row"):
+            audio_header(url)
+        server.shutdown()
+        assert server.asked == 0

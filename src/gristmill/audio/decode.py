@@ -279,6 +279,10 @@ def _opened(source: Any) -> Iterator[tuple[Any, int, Any]]:
         yield file, file.getbuffer().nbytes, file
         return
     try:
+        if source.startswith(("http://", "https://")):
+            from gristmill.io.fetch.http_client import check_public_host
+
+            check_public_host(source)
         system, inner = file_system(source, {})
         opened = system.open(inner, "rb")
         size = opened.seek(0, 2)

@@ -420,6 +420,18 @@ def is_public(address: str) -> bool:
     return number in _GLOBAL_IPV6 and number.is_global
 
 
+def check_public_host(url: str) -> None:
+    """Raise a DownloadError if an address that data names leads to a private network.
+
+    For readers that open addresses with a library of their own. The name is looked up again by that library, so a
+    server of names that changes its answer in between is not caught; `HttpClient` does not have that gap.
+    """
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    if not host or not all(map(is_public, _look_up(host, port, url))):
+        raise DownloadError(url, f"{host or 'it'} is a host of a private network, and is not fetched for a row")
+
+
 _PROTOCOLS_IPV4 = ipaddress.ip_network("192.0.0.0/24")
 """Addresses of protocols; some releases of Python take a part of them for global."""
 
