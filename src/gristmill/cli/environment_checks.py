@@ -40,6 +40,7 @@ FEATURES: Mapping[str, str] = {
     "pdf": "reading PDF",
     "image": "images",
     "audio": "recordings, and the sound of videos",
+    "asr": "speech recognition with Whisper",
     "onnx": "ONNX models",
     "torch": "PyTorch models",
     "nsfw": "the NSFW filter for images with its own weights",
