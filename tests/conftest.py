@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,9 @@ os.environ["GRISTMILL_PROGRESS"] = "off"
 os.environ.setdefault("RAY_worker_niceness", "0")  # or what Ray starts gets nothing of a machine that does other things
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):  # or each worker compiles Ray anew: half of its start
     os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(tempfile.gettempdir()) / f"bytecode-of-tests-{os.getuid()}"))
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a background job of a shell, and so in all that tests start
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "gristmill",

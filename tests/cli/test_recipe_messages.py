@@ -92,9 +92,12 @@ RECIPES: list[tuple[str, str | bytes, list[str]]] = [
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A directory with one file of input, no credentials and no hub."""
     from huggingface_hub import constants
+    from s3fs import S3FileSystem
 
+    S3FileSystem.clear_instance_cache()  # other tests may have opened a store with these credentials and endpoint
     monkeypatch.chdir(tmp_path)
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "http_proxy", "HTTP_PROXY"):
+    aws = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
+    for name in (*aws, "http_proxy", "HTTP_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))

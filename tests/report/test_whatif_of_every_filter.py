@@ -44,6 +44,8 @@ NEED_FILES = {
     "TokenCountFilter",
     "TokenizerFertilityFilter",
     "UnigramLogProbFilter",
+    *("DNSMOSFilter", "SpeechShareFilter"),
+    *(name for name in FILTERS if name.startswith("Transcript")),  # they need recordings with two transcripts
 }
 VALUES = (
     *(0, 1, 2, 4, 9, 30, 200, 5000, 30_000, -1.0, 0.02, 0.1, 0.31, 0.5, 0.9, 1.0, 1.5, 6.0, True, False, None),
