@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gristmill.cli.command_runner import parse_max_errors
+from gristmill.cli.recipe_runner import parse_max_errors
 from gristmill.core.errors import RecipeError
 
 

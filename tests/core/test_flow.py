@@ -7,7 +7,7 @@ import pytest
 from gristmill.core.errors import LostTaskError, StageError, WorkerLostError
 from gristmill.core.plan.planner import Group, Plan
 from gristmill.core.records.stage_stats import StageStats
-from gristmill.core.run.recovery import MAX_LOSSES
+from gristmill.core.run.lost_tasks import MAX_LOSSES
 from gristmill.core.run.task_flow import MOST_MOVES, CallOutput, Flow, WorkerCall, WorkItem
 from gristmill.core.task import Lineage
 from tests.core.flow_stages import RETRIES, Ref, Step

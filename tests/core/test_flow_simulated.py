@@ -17,7 +17,7 @@ from gristmill import Task
 from gristmill.core.errors import StageError
 from gristmill.core.plan.planner import Group, Plan
 from gristmill.core.records.stage_stats import StageStats
-from gristmill.core.run.recovery import MAX_LOSSES, Recovery, RetryCheck, WantedOutputs
+from gristmill.core.run.lost_tasks import MAX_LOSSES, Recovery, RetryCheck, WantedOutputs
 from gristmill.core.run.task_flow import MOST_MOVES, CallOutput, Flow, WorkerCall, WorkItem
 from gristmill.core.stage_roles import GatherRole
 from gristmill.core.task import Lineage

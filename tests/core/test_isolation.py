@@ -25,7 +25,7 @@ from gristmill.core.run.isolation import (
     merge_answers,
     suspect_pieces,
 )
-from gristmill.core.run.recovery import RetryCheck, SentDigest
+from gristmill.core.run.lost_tasks import RetryCheck, SentDigest
 from gristmill.core.run.worker import Worker
 from gristmill.core.task import Lineage
 

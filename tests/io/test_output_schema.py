@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from gristmill import DocumentBatch, LocalExecutor, Pipeline, ProcessingStage, Route
-from gristmill.core.arrow.column_conversion import convert_column
 from gristmill.core.arrow.settled_types import json_structure, type_to_write, unite_types
 from gristmill.core.arrow.table_conversion import JSON, MIXED, json_array
+from gristmill.core.arrow.type_widening import convert_column
 from gristmill.text import CsvReader, JsonlReader, JsonlWriter, ParquetReader, ParquetWriter, Score, WordCountFilter
 from tests.io.fragment_writing import tree
 

@@ -11,7 +11,7 @@ import pytest
 
 from gristmill import LocalExecutor, Pipeline
 from gristmill.core.errors import InputError
-from gristmill.core.records.record_store import RecordStore
+from gristmill.core.records.run_record_store import RecordStore
 from gristmill.dedup import ExactDeduplicationStage
 from gristmill.io.read.file_listing import list_files
 from gristmill.io.storage.output_directory import OutputDirectory

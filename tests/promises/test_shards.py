@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from gristmill import DocumentBatch, LocalExecutor, Pipeline, ProcessingStage, Route
 from gristmill.cli.main import app
 from gristmill.core.errors import PlanError
-from gristmill.core.records.shards import open_shard
+from gristmill.core.records.sharded_run import open_shard
 from gristmill.dedup import ExactDeduplicationStage
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.manifest import check_manifest

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gristmill import LocalExecutor, Pipeline
-from gristmill.core.records.record_store import RecordStore
 from gristmill.core.records.run_directory import LedgerEntry
+from gristmill.core.records.run_record_store import RecordStore
 from gristmill.dedup import ExactDeduplicationStage
 from gristmill.text import (
     DocumentFilter,

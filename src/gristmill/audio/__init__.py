@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from gristmill.audio.clean_sound import NormalizeLoudnessStage as NormalizeLoudnessStage
     from gristmill.audio.clean_sound import ResampleAudioStage as ResampleAudioStage
     from gristmill.audio.clean_sound import TrimSilenceStage as TrimSilenceStage
-    from gristmill.audio.columns import AudioToDocumentStage as AudioToDocumentStage
-    from gristmill.audio.columns import GetAudioDurationStage as GetAudioDurationStage
-    from gristmill.audio.columns import PreserveByValueStage as PreserveByValueStage
-    from gristmill.audio.cut_segments import SplitLongAudioStage as SplitLongAudioStage
     from gristmill.audio.decode import AudioHeader as AudioHeader
     from gristmill.audio.decode import Sound as Sound
     from gristmill.audio.decode import audio_header as audio_header
@@ -57,6 +53,9 @@ if TYPE_CHECKING:
     from gristmill.audio.layouts.speech_lists import LJSpeechReader as LJSpeechReader
     from gristmill.audio.layouts.write_shards import LhotseSharWriter as LhotseSharWriter
     from gristmill.audio.layouts.write_shards import TarredManifestWriter as TarredManifestWriter
+    from gristmill.audio.metadata_stages import AudioToDocumentStage as AudioToDocumentStage
+    from gristmill.audio.metadata_stages import GetAudioDurationStage as GetAudioDurationStage
+    from gristmill.audio.metadata_stages import PreserveByValueStage as PreserveByValueStage
     from gristmill.audio.read import AudioDirectoryReader as AudioDirectoryReader
     from gristmill.audio.read import CreateInitialManifestReadSpeechStage as CreateInitialManifestReadSpeechStage
     from gristmill.audio.read import ManifestReader as ManifestReader
@@ -76,12 +75,13 @@ if TYPE_CHECKING:
     from gristmill.audio.speech.speech_filters import SpeechModelFilter as SpeechModelFilter
     from gristmill.audio.speech.speech_filters import SpeechShareFilter as SpeechShareFilter
     from gristmill.audio.speech.voice_segments import VADSegmentationStage as VADSegmentationStage
+    from gristmill.audio.split_at_silence import SplitLongAudioStage as SplitLongAudioStage
     from gristmill.audio.transcripts.clean_transcripts import NormaliseTranscriptStage as NormaliseTranscriptStage
     from gristmill.audio.transcripts.clean_transcripts import RegexSubstitutionStage as RegexSubstitutionStage
     from gristmill.audio.transcripts.clean_transcripts import WhisperHallucinationStage as WhisperHallucinationStage
-    from gristmill.audio.transcripts.compare_stages import ComputeWERStage as ComputeWERStage
-    from gristmill.audio.transcripts.compare_stages import GetPairwiseWerStage as GetPairwiseWerStage
-    from gristmill.audio.transcripts.compare_stages import SelectBestPredictionStage as SelectBestPredictionStage
+    from gristmill.audio.transcripts.compare_transcripts import ComputeWERStage as ComputeWERStage
+    from gristmill.audio.transcripts.compare_transcripts import GetPairwiseWerStage as GetPairwiseWerStage
+    from gristmill.audio.transcripts.compare_transcripts import SelectBestPredictionStage as SelectBestPredictionStage
     from gristmill.audio.transcripts.transcript_filters import TranscriptAlphabetFilter as TranscriptAlphabetFilter
     from gristmill.audio.transcripts.transcript_filters import TranscriptCERFilter as TranscriptCERFilter
     from gristmill.audio.transcripts.transcript_filters import TranscriptCharRateFilter as TranscriptCharRateFilter
@@ -96,9 +96,9 @@ if TYPE_CHECKING:
     from gristmill.audio.transcripts.transcript_filters import TranscriptWordRateFilter as TranscriptWordRateFilter
     from gristmill.audio.waveforms import WaveformStage as WaveformStage
     from gristmill.audio.waveforms import sounds as sounds
-    from gristmill.audio.windows.build_windows import ALMDataBuilderStage as ALMDataBuilderStage
-    from gristmill.audio.windows.build_windows import ALMDataOverlapStage as ALMDataOverlapStage
-    from gristmill.audio.write import ManifestWriterStage as ManifestWriterStage
+    from gristmill.audio.windows.training_windows import ALMDataBuilderStage as ALMDataBuilderStage
+    from gristmill.audio.windows.training_windows import ALMDataOverlapStage as ALMDataOverlapStage
+    from gristmill.audio.write_manifest import ManifestWriterStage as ManifestWriterStage
     from gristmill.audio.write_recordings import AudioDirectoryWriter as AudioDirectoryWriter
     from gristmill.audio.write_recordings import AudioParquetWriter as AudioParquetWriter
     from gristmill.audio.write_recordings import AudioWebDatasetWriter as AudioWebDatasetWriter

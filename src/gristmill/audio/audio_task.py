@@ -14,7 +14,7 @@ from gristmill.audio.sound.encode import waveform_bytes
 from gristmill.audio.waveforms import row_of
 from gristmill.core.batch import Batch
 from gristmill.core.fast_dataclass import fast_dataclass
-from gristmill.core.plan.row_task import RowTask
+from gristmill.core.plan.single_row_task import RowTask
 
 WAVEFORM_KEY = "waveform"
 

@@ -13,7 +13,12 @@ from typing import Annotated
 import typer
 
 from gristmill import __version__
-from gristmill.cli.command_runner import (
+from gristmill.cli.commands import card, index, metrics, models, push, quarantine, whatif, why
+from gristmill.cli.commands.doctor import doctor
+from gristmill.cli.commands.migrate import migrate
+from gristmill.cli.commands.shards import shards
+from gristmill.cli.commands.view import view
+from gristmill.cli.recipe_runner import (
     AsEvents,
     ExecutorName,
     MaxErrors,
@@ -33,11 +38,6 @@ from gristmill.cli.command_runner import (
     run_recipe,
     side_output_options,
 )
-from gristmill.cli.commands import card, index, metrics, models, push, quarantine, whatif, why
-from gristmill.cli.commands.doctor import doctor
-from gristmill.cli.commands.migrate import migrate
-from gristmill.cli.commands.shards import shards
-from gristmill.cli.commands.view import view
 
 app = typer.Typer(
     name="gristmill",

@@ -20,8 +20,8 @@ from gristmill.core.fast_dataclass import fast_dataclass
 if TYPE_CHECKING:
     from gristmill.core.plan.planner import Plan
     from gristmill.core.records.quarantine import Quarantine
-    from gristmill.core.records.record_store import RecordStore
     from gristmill.core.records.run_directory import Run
+    from gristmill.core.records.run_record_store import RecordStore
     from gristmill.core.records.stage_stats import StageStats
     from gristmill.core.task import Lineage, Task
 

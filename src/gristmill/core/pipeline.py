@@ -19,9 +19,9 @@ from gristmill.core.executor import (
 from gristmill.core.plan.placement import check_record_directories, plan_for_executor
 from gristmill.core.plan.planner import Plan, decompose, make_plan
 from gristmill.core.records.quarantine import ErrorBudget, Quarantine
-from gristmill.core.records.record_store import RecordStore
 from gristmill.core.records.run_directory import Run
-from gristmill.core.records.shards import Shard, begin_shard, finish_shard, keep_shard, open_shard
+from gristmill.core.records.run_record_store import RecordStore
+from gristmill.core.records.sharded_run import Shard, begin_shard, finish_shard, keep_shard, open_shard
 from gristmill.core.result import Result
 from gristmill.core.run import stream_shutdown
 from gristmill.core.run.segment_runner import RunMonitor, assigned_directories, named_sources, run_segments
@@ -122,7 +122,7 @@ class Pipeline:
         keeps what each filter thought of each row, for `gristmill why` and `gristmill whatif`. `report.html` shows what
         happened to the data: it is written into the run directory, if there is one, or into the directory `report`.
         `shard="3/10"` does the third of ten parts of the input, or `"slurm"` that of a job in an array; all parts
-        have the same `run_dir` (`core/records/shards.py`).
+        have the same `run_dir` (`core/records/sharded_run.py`).
         """
         initial_tasks, run_dir = _tasks_and_directory(initial_tasks, run_dir, checkpoint_path)
         part = open_shard(shard, run_dir, storage_options) if isinstance(shard, str) else shard

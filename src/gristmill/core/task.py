@@ -208,7 +208,7 @@ class WrittenFile:
     layout: str = ""
     """The columns of the file."""
     part: OutputPart | None = None
-    """The rows of the source in it, if files have a target size (`io/write/joined_files.py`)."""
+    """The rows of the source in it, if files have a target size (`io/write/file_compaction.py`)."""
 
 
 def upgraded_file_entry(noted: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from gristmill.core.plan.planner import Group
 from gristmill.core.records.quarantine import ErrorBudget
 from gristmill.core.records.rejected_rows import RejectedRowRecorder
 from gristmill.core.run.isolation import FailureHistory, RowLocation
-from gristmill.core.run.recovery import SentDigest
+from gristmill.core.run.lost_tasks import SentDigest
 from gristmill.core.run.schedule import START_SECONDS, WINDOW, expected_output_bytes
 from gristmill.core.run.task_flow import Flow, WorkerCall
 from gristmill.core.run.time_limits import time_limit

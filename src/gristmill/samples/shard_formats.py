@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
-from gristmill.core.arrow.column_conversion import conform_columns
 from gristmill.core.arrow.table_conversion import is_json, json_text, parse_json
+from gristmill.core.arrow.type_widening import conform_columns
 from gristmill.core.errors import ColumnError
 from gristmill.io.formats.tar import END_OF_ARCHIVE, member_header, member_padding
 from gristmill.io.storage.output_directory import OutputDirectory

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from gristmill.cli.command_runner import exit_on_error
 from gristmill.cli.commands.why import RunDirectory
+from gristmill.cli.recipe_runner import exit_on_error
 
 
 def card(

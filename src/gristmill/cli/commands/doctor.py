@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gristmill.cli.command_runner import allow_local_modules, exit_on_error
 from gristmill.cli.environment_checks import (
     MISSING,
     NOTE,
@@ -20,6 +19,7 @@ from gristmill.cli.environment_checks import (
     check_environment,
     install_command,
 )
+from gristmill.cli.recipe_runner import allow_local_modules, exit_on_error
 from gristmill.core.errors import GristmillError, MissingDependencyError, printable
 from gristmill.core.result import count_noun
 

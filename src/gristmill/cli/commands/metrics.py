@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gristmill.cli.command_runner import exit_on_error
+from gristmill.cli.recipe_runner import exit_on_error
 from gristmill.core.errors import cannot_write
 
 app = typer.Typer(no_args_is_help=True, help="Files for Prometheus and Grafana.")

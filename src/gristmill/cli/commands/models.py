@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gristmill.cli.command_runner import exit_on_error
+from gristmill.cli.recipe_runner import exit_on_error
 
 app = typer.Typer(no_args_is_help=True, help="Fetch models, and write them as ONNX files.")
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gristmill.cli.command_runner import Quiet, Verbose, exit_on_error
+from gristmill.cli.recipe_runner import Quiet, Verbose, exit_on_error
 
 
 def push(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gristmill.cli.command_runner import (
+from gristmill.cli.recipe_runner import (
     ExecutorName,
     Quiet,
     Verbose,

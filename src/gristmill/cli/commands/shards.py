@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gristmill.cli.command_runner import Quiet, exit_on_error, print_error
+from gristmill.cli.recipe_runner import Quiet, exit_on_error, print_error
 
 
 def shards(
@@ -15,7 +15,7 @@ def shards(
 ) -> None:
     """Show which shards of a run are done. Exits with 1 if any is not; --quiet prints only their numbers, 3,7."""
     with exit_on_error():
-        from gristmill.core.records.shards import DONE, shard_states
+        from gristmill.core.records.sharded_run import DONE, shard_states
 
         states, problems = shard_states(run_dir)
         left = [(shard, state) for shard, state in states if state != DONE]

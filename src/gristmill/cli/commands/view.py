@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gristmill.cli.command_runner import Verbose, exit_on_error
+from gristmill.cli.recipe_runner import Verbose, exit_on_error
 
 
 def view(

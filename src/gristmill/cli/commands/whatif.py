@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gristmill.cli.command_runner import ExecutorName, Quiet, Verbose, Workers, allow_local_modules, exit_on_error
 from gristmill.cli.commands.why import RunDirectory
+from gristmill.cli.recipe_runner import ExecutorName, Quiet, Verbose, Workers, allow_local_modules, exit_on_error
 from gristmill.core.errors import InputError
 from gristmill.core.result import count_noun
 
@@ -63,10 +63,10 @@ def rerun_with(
 ) -> None:
     """Run the recipe of a run again with other parameters, into another directory, with the scores that are known."""
     from gristmill.cli import console_output
-    from gristmill.cli.command_runner import make_executor, recipe_of_run
+    from gristmill.cli.recipe_runner import make_executor, recipe_of_run
     from gristmill.core.executor import SilentObserver
-    from gristmill.core.records.record_store import RecordStore
     from gristmill.core.records.run_location import records_beside, run_place
+    from gristmill.core.records.run_record_store import RecordStore
     from gristmill.observe.progress_lines import default_progress
     from gristmill.report.run_records import Records
     from gristmill.report.score_reuse import changes_since_run, with_recorded_scores

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gristmill.cli.command_runner import allow_local_modules, exit_on_error
+from gristmill.cli.recipe_runner import allow_local_modules, exit_on_error
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -33,10 +33,10 @@ from gristmill.core import VERSION
 from gristmill.core.executor import rows_read
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.records.quarantine import QuarantinedRecord
-from gristmill.core.records.record_store import RecordStore, damaged_records, to_json_line
 from gristmill.core.records.rejected_rows import RejectedFiles
 from gristmill.core.records.run_location import BESIDE, LINK, PLAN, link_to
-from gristmill.core.records.shards import Shard, shard_of_record
+from gristmill.core.records.run_record_store import RecordStore, damaged_records, to_json_line
+from gristmill.core.records.sharded_run import Shard, shard_of_record
 from gristmill.core.records.source_counts import COUNTS_DIRECTORY, SourceCounts
 from gristmill.core.records.stage_identity import describe_plan, plan_differences, without_code
 from gristmill.core.records.value_identity import identity_hash

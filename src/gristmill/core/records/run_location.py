@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import PlanError
-from gristmill.core.records.record_store import RecordStore
+from gristmill.core.records.run_record_store import RecordStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -16,13 +16,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gristmill.core.records.record_store import parse_line, to_json_line
 from gristmill.core.records.row_sketch import SAMPLES, RowSketch
+from gristmill.core.records.run_record_store import parse_line, to_json_line
 from gristmill.core.records.stage_stats import ADDITIVE, StageStats
 
 if TYPE_CHECKING:
     from gristmill.core.plan.planner import Plan
-    from gristmill.core.records.record_store import RecordStore
+    from gristmill.core.records.run_record_store import RecordStore
 
 NamedStats = tuple[str, StageStats]
 """A stage by its name, and what it has done."""

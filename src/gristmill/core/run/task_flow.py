@@ -24,7 +24,7 @@ from gristmill.core.records.quarantine import ErrorBudget, Quarantine, Quarantin
 from gristmill.core.records.rejected_rows import REJECTED_POSITION
 from gristmill.core.records.stage_stats import StageStats
 from gristmill.core.run.isolation import FailureHistory, OverBudget, RowLocation
-from gristmill.core.run.recovery import OutputKey, Recovery, SentDigest, TaskOrigin, descends_from
+from gristmill.core.run.lost_tasks import OutputKey, Recovery, SentDigest, TaskOrigin, descends_from
 from gristmill.core.run.schedule import EDGE_BYTES, PoolLoad, TaskRate
 from gristmill.core.stage_roles import can_set_records_aside
 from gristmill.core.task import Lineage

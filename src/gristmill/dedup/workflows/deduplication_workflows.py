@@ -21,8 +21,8 @@ import pyarrow as pa
 from gristmill.core.batch import Batch
 from gristmill.core.errors import PlanError
 from gristmill.core.executor import Executor
-from gristmill.core.records.record_store import RecordStore
 from gristmill.core.records.run_location import records_beside
+from gristmill.core.records.run_record_store import RecordStore
 from gristmill.core.result import count_noun
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import FileGroupTask, WrittenFiles

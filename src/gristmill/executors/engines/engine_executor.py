@@ -33,7 +33,7 @@ from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.plan.placement import merge_groups_to_fit
 from gristmill.core.plan.planner import Group, Plan
 from gristmill.core.records.stage_stats import StageStats
-from gristmill.core.run.recovery import ancestor_ids
+from gristmill.core.run.lost_tasks import ancestor_ids
 from gristmill.core.run.task_flow import CallOutput, WorkerCall
 from gristmill.core.task import Lineage
 from gristmill.executors.engines.coordinator import CallReceipt, CoordinatorUpdate, EngineCoordinator, ResultOwner

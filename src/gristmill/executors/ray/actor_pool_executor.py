@@ -9,7 +9,7 @@ the same time as it has cores. So a plan with more pools than cores runs, and so
 are reserved.
 
 Nodes may come and go. Pools grow onto new ones. When a node is lost, the calls of its workers are repeated elsewhere,
-and data from its object store is made again from its inputs (`core/run/recovery.py`).
+and data from its object store is made again from its inputs (`core/run/lost_tasks.py`).
 
 What is given up: results on a node that is lost before they are read; runs do not survive the loss of the driver's
 node.

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from gristmill.core.arrow.array_building import as_one_array, literal, make_array
-from gristmill.core.arrow.column_conversion import convert_column
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import POSITION, is_text, nulls, table_to_rows
+from gristmill.core.arrow.type_widening import convert_column
 from gristmill.core.batch import SOURCE_FILE, Batch
 from gristmill.core.errors import printable
 from gristmill.core.stage import Columns, ProcessingStage

@@ -16,8 +16,8 @@ from os import PathLike
 from typing import Any, NamedTuple, NoReturn
 
 from gristmill.core.errors import InputError, did_you_mean, explain_storage_error, shorten
-from gristmill.core.records.record_store import without_listing_cache
 from gristmill.core.records.run_location import MANIFEST, PLAN, RECORDS_SUFFIX
+from gristmill.core.records.run_record_store import without_listing_cache
 from gristmill.io.formats.format_detection import extension_of, reader_for_extension
 from gristmill.io.storage.file_input import GLOB_CHARACTERS, file_system
 

@@ -24,13 +24,13 @@ from gristmill.core.arrow.table_conversion import MIXED, POSITION, unify_schemas
 from gristmill.core.batch import Batch, row_mask, unread_rows
 from gristmill.core.errors import ColumnError, InputError, cannot_write, did_you_mean, shorten
 from gristmill.core.fast_dataclass import fast_dataclass
-from gristmill.core.records.shards import refuse_shards
+from gristmill.core.records.sharded_run import refuse_shards
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.stage_roles import CommitStage, WriterRole
 from gristmill.core.task import GatherTask, OutputPart, Task, WrittenFile, WrittenFiles, digest
 from gristmill.io.storage.output_directory import OutputDirectory, reserve_space
+from gristmill.io.write.file_compaction import JOINED_NAME, JoinedFiles, RowSpan
 from gristmill.io.write.hub_file_names import HubFileNames
-from gristmill.io.write.joined_files import JOINED_NAME, JoinedFiles, RowSpan
 from gristmill.io.write.manifest import remove_manifest, write_manifest
 from gristmill.io.write.output_schema import (
     AS_READ,

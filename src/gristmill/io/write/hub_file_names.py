@@ -12,7 +12,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gristmill.core.records.record_store import RecordStore
+from gristmill.core.records.run_record_store import RecordStore
 from gristmill.io.write.output_schema import in_order
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from gristmill.io.storage.checksum import NewFile
     from gristmill.io.storage.output_directory import OutputDirectory
-    from gristmill.io.write.joined_files import RowSpan
+    from gristmill.io.write.file_compaction import RowSpan
 
 EXTENSION_BY_COMPRESSION = {None: ".jsonl", "gzip": ".jsonl.gz", "zstd": ".jsonl.zst"}
 ENCODE_ROWS = 256  # rows that are held as Python objects at a time

@@ -1,7 +1,7 @@
 """The manifest of an output: the files it should hold, with their sizes, checksums and row counts.
 
 It lies beside the output (`core/records/run_location.py`) and is written last, so its presence means that the output is
-complete. Of several shards (`core/records/shards.py`) each writes its own; together they are the manifest.
+complete. Of several shards (`core/records/sharded_run.py`) each writes its own; together they are the manifest.
 `check_manifest` reports files and shards that are missing, and files that have changed.
 """
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import pyarrow as pa
 
 from gristmill.core.arrow.array_building import literal, make_array
-from gristmill.core.arrow.column_conversion import conform_columns
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import JSON, is_json
+from gristmill.core.arrow.type_widening import conform_columns
 from gristmill.core.errors import ColumnError
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.io.write.commit import Fragment, OutputFiles, OutputFormat
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from gristmill.io.storage.output_directory import OutputDirectory
-    from gristmill.io.write.joined_files import RowSpan
+    from gristmill.io.write.file_compaction import RowSpan
 
 ROW_GROUP_BYTES = 64 * 2**20
 ROW_GROUP_ROWS = 100_000

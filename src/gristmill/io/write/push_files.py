@@ -13,8 +13,8 @@ from typing import Any
 
 from gristmill.core.errors import InputError, PlanError, shorten
 from gristmill.core.fast_dataclass import fast_dataclass
-from gristmill.core.records.record_store import RecordStore
 from gristmill.core.records.run_location import directory_url, find_outputs
+from gristmill.core.records.run_record_store import RecordStore
 from gristmill.core.task import digest
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.manifest import check_manifest

@@ -12,8 +12,8 @@ from itertools import takewhile
 from typing import Any
 
 from gristmill.core.errors import InputError
-from gristmill.core.records.record_store import RecordStore
 from gristmill.core.records.run_location import run_place
+from gristmill.core.records.run_record_store import RecordStore
 from gristmill.core.result import count_noun
 from gristmill.report.run_report.reporter import REPORT_JSON
 

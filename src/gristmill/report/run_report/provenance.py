@@ -12,7 +12,7 @@ from gristmill.core.records.row_scores import DROPPED, SOURCE
 from gristmill.report.whatif import NO_VALUE, is_quarantined, quarantined_positions
 
 if TYPE_CHECKING:
-    from gristmill.core.records.record_store import RecordStore
+    from gristmill.core.records.run_record_store import RecordStore
     from gristmill.report.run_records import Records
 
 MAX_SOURCES = 30

@@ -12,8 +12,8 @@ from gristmill.report.run_report.report_json import WorkerTimeline, gather_facts
 if TYPE_CHECKING:
     from gristmill.core.executor import Progress
     from gristmill.core.plan.planner import Plan
-    from gristmill.core.records.record_store import RecordStore
     from gristmill.core.records.run_directory import Run
+    from gristmill.core.records.run_record_store import RecordStore
 
 REPORT_HTML, REPORT_JSON = "report.html", "report.json"
 MAX_PAGE_BYTES = 3_000_000

@@ -18,10 +18,10 @@ from typing import Any
 from gristmill.core.arrow.table_conversion import rows_to_table
 from gristmill.core.errors import InputError
 from gristmill.core.records.quarantine import QuarantinedRecord
-from gristmill.core.records.record_store import RecordStore
 from gristmill.core.records.rejected_rows import STAGE
 from gristmill.core.records.run_directory import LedgerEntry, Run
 from gristmill.core.records.run_location import find_run
+from gristmill.core.records.run_record_store import RecordStore
 from gristmill.core.task import SHUFFLE_FILE_SUFFIX
 from gristmill.io.formats.format_detection import (
     READER_BY_EXTENSION,

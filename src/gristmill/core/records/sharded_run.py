@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import PlanError
-from gristmill.core.records.record_store import RecordStore, damaged_records
+from gristmill.core.records.run_record_store import RecordStore, damaged_records
 from gristmill.core.records.value_identity import identity_hash
 from gristmill.core.stage_roles import CommitRole, output_directory_of
 

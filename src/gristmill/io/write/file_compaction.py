@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.fast_dataclass import fast_dataclass
-from gristmill.core.records.record_store import RecordStore
+from gristmill.core.records.run_record_store import RecordStore
 from gristmill.core.task import digest
 from gristmill.io.write.output_schema import decode_schema, in_order, in_threads
 

@@ -16,9 +16,9 @@ import pyarrow.dataset as pads
 import pytest
 
 from gristmill import LocalExecutor, Pipeline, Route, Tee
-from gristmill.core.records.record_store import RecordStore
+from gristmill.core.records.run_record_store import RecordStore
 from gristmill.io.storage.output_directory import OutputDirectory
-from gristmill.io.write.joined_files import JoinedFiles
+from gristmill.io.write.file_compaction import JoinedFiles
 from gristmill.io.write.jsonl_format import JsonlFormat
 from gristmill.io.write.manifest import check_manifest
 from gristmill.io.write.parquet_format import ParquetFormat

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from gristmill.core.records.shards import refuse_shards
+from gristmill.core.records.sharded_run import refuse_shards
 from gristmill.core.task import WrittenFile, WrittenFiles
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.commit import CommitFiles, OutputFormat

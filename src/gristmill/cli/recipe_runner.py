@@ -101,7 +101,7 @@ def load_with_settings(recipe: str, settings: list[str] | None) -> Recipe:
 
 def recipe_of_run(run_dir: str, otherwise: str = NO_RECIPE, settings: list[str] | None = None) -> Recipe:
     """The recipe that a run was started with; `otherwise` says what to do when there is none."""
-    from gristmill.core.records.record_store import RecordStore
+    from gristmill.core.records.run_record_store import RecordStore
 
     text = RecordStore(run_dir).get("recipe.yaml")
     if text is None:
@@ -114,7 +114,7 @@ def recipe_of_run(run_dir: str, otherwise: str = NO_RECIPE, settings: list[str] 
 
 def side_output_options(run_dir: str) -> dict[str, Any]:
     """The options of `Pipeline.run` for what a run has kept beside its output: going on, it keeps that too."""
-    from gristmill.core.records.record_store import RecordStore
+    from gristmill.core.records.run_record_store import RecordStore
 
     plan = RecordStore(run_dir).read("plan.json") or {}
     places = {"rejected": (plan.get("rejects") or {}).get("place"), "scores": (plan.get("scores") or {}).get("place")}
@@ -154,7 +154,7 @@ def run_recipe(
     from gristmill.observe import default_progress
 
     if shard is not None:
-        from gristmill.core.records.shards import open_shard
+        from gristmill.core.records.sharded_run import open_shard
 
         if estimate:
             raise RecipeError("--estimate tells of the whole input: leave it or --shard out")
@@ -181,7 +181,7 @@ def run_recipe(
 def _estimate(recipe: Recipe, executor: Executor | None, run_dir: str | None) -> Estimate:
     """Estimate the run, and save the estimate beside the report for comparison."""
     from gristmill.cli.estimate_output import make_estimate
-    from gristmill.core.records.record_store import RecordStore
+    from gristmill.core.records.run_record_store import RecordStore
     from gristmill.observe.estimate import ESTIMATE_FILE
 
     estimated = make_estimate(recipe, executor)
@@ -235,7 +235,7 @@ def _run(
     **options: Any,
 ) -> tuple[Result, tuple[str, Mapping[str, Any]] | None]:
     """What the run gave, and the place beside the output where its records are, if it has no directory."""
-    from gristmill.core.records.record_store import RecordStore
+    from gristmill.core.records.run_record_store import RecordStore
 
     pipeline = recipe.build()
     _check_output(recipe, pipeline, bool(options.get("scores") or options.get("rejected")))
@@ -259,8 +259,8 @@ def _run(
 
 def _say_that_it_starts_anew(recipe: Recipe) -> None:
     """Where the output of an earlier run is, but no run directory: all is done again."""
-    from gristmill.core.records.record_store import RecordStore
     from gristmill.core.records.run_location import MANIFEST, PLAN
+    from gristmill.core.records.run_record_store import RecordStore
 
     place = recipe.build().records_directory()
     with contextlib.suppress(OSError):  # a store that cannot be read: the run says so
@@ -322,7 +322,7 @@ def _with_exporters(observer: Observer, port: str | None, traces: str | None) ->
 
 def _save_recipe_beside_output(recipe: Recipe, place: tuple[str, Mapping[str, Any]]) -> None:
     """Save the recipe beside the output: replaying quarantined records of a run without a run directory needs it."""
-    from gristmill.core.records.record_store import RecordStore
+    from gristmill.core.records.run_record_store import RecordStore
 
     with contextlib.suppress(OSError):
         store = RecordStore(*place)

@@ -15,7 +15,7 @@ from gristmill.core.task import WrittenFiles
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.commit import Fragment, WriteFragments
 from gristmill.io.write.jsonl_format import JsonlFormat
-from gristmill.io.write.one_file import CommitOneFile
+from gristmill.io.write.single_file import CommitOneFile
 
 
 class ManifestWriterStage(CompositeStage[AudioBatch, WrittenFiles]):
