@@ -31,6 +31,7 @@ from gristmill.core.task import EmptyTask, FileGroupTask
 from gristmill.io.formats import format_detection
 from gristmill.io.formats.jsonl import peek_jsonl, read_jsonl
 from gristmill.io.formats.line_blocks import MAX_LINE_BYTES
+from gristmill.io.read.composite_reader import CompositeReader
 from gristmill.io.read.file_listing import Paths
 from gristmill.io.read.file_partitions import BY_LINES, WHOLE_FILES, FilePartitioningStage
 from gristmill.io.read.files_reader import QUARANTINE, FilesReader
@@ -133,10 +134,11 @@ def check_batch_size(stage: str, rows: Any, seconds: Any) -> None:
 
 
 @dataclass(eq=False, repr=False)
-class ManifestReader(CompositeStage[EmptyTask, AudioBatch]):
+class ManifestReader(CompositeReader[AudioBatch]):
     """Reads NeMo manifests: a JSON object per line, with the path of a recording in `audio_filepath`."""
 
-    _catalogue_kind = "reader"
+    extensions = MANIFEST_EXTENSIONS
+    split_by = BY_LINES
 
     manifest_path: Paths
     files_per_partition: int | None = 1
@@ -149,23 +151,13 @@ class ManifestReader(CompositeStage[EmptyTask, AudioBatch]):
     task_batch_size: int = BATCH_ROWS
     batch_seconds: float = BATCH_SECONDS
 
-    def __post_init__(self) -> None:
-        self.decompose()  # raises for wrong parameters
+    def paths(self) -> Paths:
+        return self.manifest_path
 
-    def decompose(self) -> Sequence[ProcessingStage[Any, Any]]:
-        listing = FilePartitioningStage(
-            self.manifest_path,
-            self.files_per_partition,
-            self.blocksize,
-            self.file_extensions or MANIFEST_EXTENSIONS,
-            self.storage_options,
-            self.limit,
-            split_by=BY_LINES,
-        )
-        reader = ManifestReaderStage(
+    def reading_stage(self) -> ManifestReaderStage:
+        return ManifestReaderStage(
             self.fields, self.blocksize, self.on_bad_record, self.task_batch_size, self.batch_seconds
         )
-        return [listing, reader]
 
 
 class AudioFilesReaderStage(FilesReader[FileGroupTask, AudioBatch]):
@@ -213,10 +205,10 @@ class AudioFilesReaderStage(FilesReader[FileGroupTask, AudioBatch]):
 
 
 @dataclass(eq=False, repr=False)
-class AudioDirectoryReader(CompositeStage[EmptyTask, AudioBatch]):
+class AudioDirectoryReader(CompositeReader[AudioBatch]):
     """Reads directories of recordings, and of videos with sound, with the transcripts beside them."""
 
-    _catalogue_kind = "reader"
+    extensions = tuple(f".{extension}" for extension in sample_extensions(AudioBatch))
 
     file_paths: Paths
     files_per_partition: int = 1000
@@ -225,20 +217,8 @@ class AudioDirectoryReader(CompositeStage[EmptyTask, AudioBatch]):
     on_bad_record: str = QUARANTINE
     limit: int | None = None
 
-    def __post_init__(self) -> None:
-        self.decompose()  # raises for wrong parameters
-
-    def decompose(self) -> Sequence[ProcessingStage[Any, Any]]:
-        listing = FilePartitioningStage(
-            self.file_paths,
-            self.files_per_partition,
-            None,
-            self.file_extensions or [f".{extension}" for extension in sample_extensions(AudioBatch)],
-            self.storage_options,
-            self.limit,
-            split_by=WHOLE_FILES,
-        )
-        return [listing, AudioFilesReaderStage(on_bad_record=self.on_bad_record)]
+    def reading_stage(self) -> AudioFilesReaderStage:
+        return AudioFilesReaderStage(on_bad_record=self.on_bad_record)
 
 
 class ReadSpeechFilesStage(AudioFilesReaderStage):

@@ -19,11 +19,12 @@ from typing import Any
 import pyarrow as pa
 
 from gristmill.core.errors import InputError
-from gristmill.core.stage import CompositeStage, ProcessingStage, SourceStage
-from gristmill.core.task import EmptyTask, FileGroupTask
+from gristmill.core.stage import SourceStage
+from gristmill.core.task import FileGroupTask
 from gristmill.image.batch import IMAGE, ImageBatch
 from gristmill.io.formats import format_detection
 from gristmill.io.formats.tar import MAX_MEMBER_BYTES
+from gristmill.io.read.composite_reader import CompositeReader
 from gristmill.io.read.file_listing import Paths
 from gristmill.io.read.file_partitions import BY_MEMBERS, BY_ROW_GROUPS, FilePartitioningStage
 from gristmill.io.read.files_reader import QUARANTINE
@@ -140,10 +141,11 @@ class ImageParquetReaderStage(TableReaderStage[FileGroupTask, ImageBatch]):
 
 
 @dataclass(eq=False, repr=False)
-class ImageParquetReader(CompositeStage[EmptyTask, ImageBatch]):
+class ImageParquetReader(CompositeReader[ImageBatch]):
     """Reads Parquet files with encoded images in `image_field`, or with addresses in `url_field`."""
 
-    _catalogue_kind = "reader"
+    extensions = format_detection.PARQUET_EXTENSIONS
+    split_by = BY_ROW_GROUPS
 
     file_paths: Paths
     image_field: str = IMAGE
@@ -158,18 +160,6 @@ class ImageParquetReader(CompositeStage[EmptyTask, ImageBatch]):
     on_bad_record: str = QUARANTINE
     limit: int | None = None
 
-    def __post_init__(self) -> None:
-        self.decompose()  # raises for wrong parameters
-
-    def decompose(self) -> Sequence[ProcessingStage[Any, Any]]:
-        listing = FilePartitioningStage(
-            self.file_paths,
-            self.files_per_partition,
-            self.blocksize,
-            self.file_extensions or format_detection.PARQUET_EXTENSIONS,
-            self.storage_options,
-            self.limit,
-            split_by=BY_ROW_GROUPS,
-        )
+    def reading_stage(self) -> ImageParquetReaderStage:
         columns = (self.image_field, self.url_field, self.id_field, self.caption_field)
-        return [listing, ImageParquetReaderStage(*columns, self.fields, self.blocksize, self.on_bad_record)]
+        return ImageParquetReaderStage(*columns, self.fields, self.blocksize, self.on_bad_record)

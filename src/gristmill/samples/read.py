@@ -24,10 +24,10 @@ import pyarrow as pa
 
 from gristmill.core.batch import SOURCE_FILE
 from gristmill.core.errors import InputError
-from gristmill.core.stage import CompositeStage, ProcessingStage
-from gristmill.core.task import EmptyTask, FileGroupTask, FileSlice
+from gristmill.core.task import FileGroupTask, FileSlice
 from gristmill.io.formats import format_detection
 from gristmill.io.formats.tar import MAX_MEMBER_BYTES, check_tar, read_members
+from gristmill.io.read.composite_reader import CompositeReader
 from gristmill.io.read.file_listing import InputFile, Paths, list_files
 from gristmill.io.read.file_partitions import BY_MEMBERS, FilePartition, FilePartitioningStage
 from gristmill.io.read.files_reader import QUARANTINE, FilesReader, relative_file_name
@@ -238,11 +238,10 @@ def _extension(path: str) -> str:
 
 
 @dataclass(eq=False, repr=False)
-class ArchiveReader(CompositeStage[EmptyTask, S]):
-    """Reads WebDataset archives, with several workers for a large one. A modality sets `stage_class`."""
+class SamplesReader(CompositeReader[S]):
+    """Base of the readers of samples. A modality sets `stage_class`."""
 
-    stage_class: ClassVar[type[ArchiveReaderStage[Any, Any]]]
-    _catalogue_kind = "reader"
+    stage_class: ClassVar[type[SampleReader[Any, Any]]]
 
     file_paths: Paths
     files_per_partition: int | None = None
@@ -254,54 +253,30 @@ class ArchiveReader(CompositeStage[EmptyTask, S]):
     limit: int | None = None
     max_bytes: int = MAX_MEMBER_BYTES
 
-    def __post_init__(self) -> None:
-        self.decompose()  # raises for wrong parameters
+    def reading_stage(self) -> FilesReader[Any, S]:
+        return self.stage_class(self.task_batch_size, self.blocksize, self.on_bad_record, self.max_bytes)
 
-    def decompose(self) -> Sequence[ProcessingStage[Any, Any]]:
-        listing = FilePartitioningStage(
-            self.file_paths,
-            self.files_per_partition,
-            self.blocksize,
-            self.file_extensions or ARCHIVE_EXTENSIONS,
-            self.storage_options,
-            self.limit,
-            split_by=BY_MEMBERS,
-        )
-        reader = self.stage_class(self.task_batch_size, self.blocksize, self.on_bad_record, self.max_bytes)
-        return [listing, reader]
+
+class ArchiveReader(SamplesReader[S]):
+    """Reads WebDataset archives, with several workers for a large one. A modality sets `stage_class`."""
+
+    extensions = ARCHIVE_EXTENSIONS
+    split_by = BY_MEMBERS
 
 
 @dataclass(eq=False, repr=False)
-class DirectoryReader(CompositeStage[EmptyTask, S]):
+class DirectoryReader(SamplesReader[S]):
     """Reads files from directories, with captions, metadata, labels and other files of the same name. A modality sets
     `stage_class`."""
 
-    stage_class: ClassVar[type[DirectoryReaderStage[Any, Any]]]
-    _catalogue_kind = "reader"
-
-    file_paths: Paths
     files_per_partition: int = 1000
-    blocksize: int | str | None = None
-    task_batch_size: int = SAMPLES_PER_BATCH
-    file_extensions: Sequence[str] | None = None
-    storage_options: Mapping[str, Any] | None = None
-    on_bad_record: str = QUARANTINE
-    limit: int | None = None
-    max_bytes: int = MAX_MEMBER_BYTES
 
-    def __post_init__(self) -> None:
-        self.decompose()  # raises for wrong parameters
+    listing_class = SampleFilesListing
 
-    def decompose(self) -> Sequence[ProcessingStage[Any, Any]]:
-        kind = self.stage_class.kind
-        listing = SampleFilesListing(
-            self.file_paths,
-            self.files_per_partition,
-            self.blocksize,
-            self.file_extensions or [f".{extension}" for extension in sample_extensions(kind)],
-            self.storage_options,
-            self.limit,
-        )
-        listing.name = f"list_{kind.sample_name}s"
-        reader = self.stage_class(self.task_batch_size, self.blocksize, self.on_bad_record, self.max_bytes)
-        return [listing, reader]
+    def lister(self) -> FilePartitioningStage:
+        stage = super().lister()
+        stage.name = f"list_{self.stage_class.kind.sample_name}s"
+        return stage
+
+    def default_extensions(self) -> Sequence[str]:
+        return [f".{extension}" for extension in sample_extensions(self.stage_class.kind)]

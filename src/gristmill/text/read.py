@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 
 from gristmill.core.arrow.table_conversion import POSITION
-from gristmill.core.stage import CompositeStage, ProcessingStage
-from gristmill.core.task import EmptyTask, FileGroupTask
+from gristmill.core.stage import ProcessingStage
+from gristmill.core.task import FileGroupTask
 from gristmill.io.formats import format_detection
 from gristmill.io.formats.arrow import peek_arrow, read_arrow
 from gristmill.io.formats.declared_schema import Schema, SetColumnTypes
@@ -30,6 +30,7 @@ from gristmill.io.formats.line_blocks import MAX_LINE_BYTES
 from gristmill.io.formats.pandas_options import types_of_dtype
 from gristmill.io.formats.parquet import peek_parquet, read_parquet
 from gristmill.io.formats.plain_text import FILE_NAME_COLUMN, TEXT_COLUMN, peek_text, read_text_file, read_text_lines
+from gristmill.io.read.composite_reader import CompositeReader
 from gristmill.io.read.file_listing import Paths
 from gristmill.io.read.file_partitions import BY_LINES, BY_ROW_GROUPS, WHOLE_FILES, FilePartitioningStage
 from gristmill.io.read.files_reader import QUARANTINE, SKIP, FilesReader, relative_file_name
@@ -163,10 +164,8 @@ class TextReaderStage(ReaderStage):
 
 
 @dataclass(eq=False, repr=False)
-class FileReader(CompositeStage[EmptyTask, DocumentBatch]):
-    """Base of the readers: lists files, then reads them."""
-
-    _catalogue_kind = "reader"
+class FileReader(CompositeReader[DocumentBatch]):
+    """Base of the readers of documents."""
 
     file_paths: Paths
     files_per_partition: int | None = None
@@ -182,8 +181,6 @@ class FileReader(CompositeStage[EmptyTask, DocumentBatch]):
     """Types of columns, as in `{"id": "string"}`; rows that do not fit go to quarantine."""
 
     reader: ClassVar[type[ReaderStage]]
-    extensions: ClassVar[Sequence[str]]
-    split_by: ClassVar[str] = WHOLE_FILES
 
     def __post_init__(self) -> None:
         if self.task_type != "document":
@@ -194,22 +191,16 @@ class FileReader(CompositeStage[EmptyTask, DocumentBatch]):
             self.schema, self.read_kwargs = types, {key: given[key] for key in given if key != "dtype"}
         if given.get("columns") and self.fields is None and self.split_by == BY_ROW_GROUPS:
             self.fields, self.read_kwargs = given["columns"], {key: given[key] for key in given if key != "columns"}
-        self.decompose()  # so that a wrong parameter is an error now, not in the run
+        super().__post_init__()
 
     def decompose(self) -> Sequence[ProcessingStage[Any, Any]]:
         types = [] if self.schema is None else [SetColumnTypes(self.schema)]
-        return [self.lister(), self.reading_stage(), *types]
+        return [*super().decompose(), *types]
 
     def lister(self) -> FilePartitioningStage:
-        return FilePartitioningStage(
-            self.file_paths,
-            self.files_per_partition,
-            self.blocksize,
-            self.file_extensions or self.extensions,
-            {**(self.read_kwargs or {}).get("storage_options", {}), **(self.storage_options or {})},
-            self.limit,
-            split_by=self.split_by,
-        )
+        stage = super().lister()
+        stage.storage_options = {**(self.read_kwargs or {}).get("storage_options", {}), **stage.storage_options}
+        return stage
 
     def reading_stage(self) -> ReaderStage:
         return self.reader(self.fields, self.read_kwargs, self.blocksize, self.on_bad_record)

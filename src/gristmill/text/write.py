@@ -113,18 +113,8 @@ class JsonlWriter(_Writer):
         split: str | None = None,
     ) -> None:
         self.one_schema = one_schema
-        super().__init__(
-            path,
-            fields,
-            write_kwargs,
-            mode,
-            target_file_size,
-            compression,
-            storage_options,
-            schema,
-            file_extension,
-            split,
-        )
+        files = (target_file_size, compression, storage_options, schema, file_extension, split)
+        super().__init__(path, fields, write_kwargs, mode, *files)
 
     def _format(self) -> OutputFormat:
         options = self._options(["sort_keys", "compression_level", "compression", "force_ascii"])
@@ -172,18 +162,8 @@ class ParquetWriter(_Writer):
     ) -> None:
         self.nested = nested
         check_choice(self.name, "nested", nested, (STRUCTS, AS_JSON))
-        super().__init__(
-            path,
-            fields,
-            write_kwargs,
-            mode,
-            target_file_size,
-            compression,
-            storage_options,
-            schema,
-            file_extension,
-            split,
-        )
+        files = (target_file_size, compression, storage_options, schema, file_extension, split)
+        super().__init__(path, fields, write_kwargs, mode, *files)
 
     def _format(self) -> OutputFormat:
         options = self._options([*parquet_format.PARQUET_OPTIONS, "compression", "row_group_size"])

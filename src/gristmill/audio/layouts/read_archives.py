@@ -9,6 +9,7 @@ AudioParquetReader      the {bytes, path} structs of the Hugging Face hub, or by
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -20,13 +21,14 @@ from gristmill.audio.batch import AUDIO, AUDIO_FILEPATH, DURATION, OFFSET, TEXT,
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.table_conversion import POSITION, parse_json, rows_to_table, table_to_rows
 from gristmill.core.errors import InputError
-from gristmill.core.stage import Columns, CompositeStage, ProcessingStage
-from gristmill.core.task import EmptyTask, FileGroupTask, FileSlice
+from gristmill.core.stage import Columns
+from gristmill.core.task import FileGroupTask, FileSlice
 from gristmill.io.formats import format_detection
 from gristmill.io.formats.jsonl import read_jsonl
-from gristmill.io.formats.tar import MAX_MEMBER_BYTES, check_tar, read_members
+from gristmill.io.formats.tar import MAX_MEMBER_BYTES, TarMember, check_tar, read_members
+from gristmill.io.read.composite_reader import CompositeReader
 from gristmill.io.read.file_listing import Paths, as_paths
-from gristmill.io.read.file_partitions import BY_ROW_GROUPS, WHOLE_FILES, FilePartitioningStage
+from gristmill.io.read.file_partitions import BY_ROW_GROUPS
 from gristmill.io.read.files_reader import QUARANTINE, FilesReader
 from gristmill.io.storage.file_input import BadRecord, FileInput, ignore
 from gristmill.samples.read import SAMPLES_PER_BATCH, ArchiveReader, ArchiveReaderStage
@@ -85,10 +87,11 @@ class AudioParquetReaderStage(TableReaderStage[FileGroupTask, AudioBatch]):
 
 
 @dataclass(eq=False, repr=False)
-class AudioParquetReader(CompositeStage[EmptyTask, AudioBatch]):
+class AudioParquetReader(CompositeReader[AudioBatch]):
     """Reads Parquet files with encoded recordings in `audio_field`, or with addresses in `url_field`."""
 
-    _catalogue_kind = "reader"
+    extensions = format_detection.PARQUET_EXTENSIONS
+    split_by = BY_ROW_GROUPS
 
     file_paths: Paths
     audio_field: str = AUDIO
@@ -102,21 +105,58 @@ class AudioParquetReader(CompositeStage[EmptyTask, AudioBatch]):
     on_bad_record: str = QUARANTINE
     limit: int | None = None
 
-    def __post_init__(self) -> None:
-        self.decompose()  # raises for wrong parameters
-
-    def decompose(self) -> Sequence[ProcessingStage[Any, Any]]:
-        listing = FilePartitioningStage(
-            self.file_paths,
-            self.files_per_partition,
-            self.blocksize,
-            self.file_extensions or format_detection.PARQUET_EXTENSIONS,
-            self.storage_options,
-            self.limit,
-            split_by=BY_ROW_GROUPS,
-        )
+    def reading_stage(self) -> AudioParquetReaderStage:
         columns = (self.audio_field, self.url_field, self.id_field, None)
-        return [listing, AudioParquetReaderStage(*columns, self.fields, self.blocksize, self.on_bad_record)]
+        return AudioParquetReaderStage(*columns, self.fields, self.blocksize, self.on_bad_record)
+
+
+# -- tars ----------------------------------------------------------------------------------------------------
+
+
+class RecordingsReaderStage(FilesReader[FileGroupTask, AudioBatch]):
+    """Base of the stages that read tars of recordings whose columns stand in another file."""
+
+    kind = AudioBatch
+    unit = "byte"
+
+    def __init__(
+        self,
+        blocksize: int | str | None = None,
+        on_bad_record: str = QUARANTINE,
+        task_batch_size: int = SAMPLES_PER_BATCH,
+        max_bytes: int = MAX_MEMBER_BYTES,
+    ) -> None:
+        super().__init__(blocksize=blocksize, on_bad_record=on_bad_record)
+        self.task_batch_size, self.max_bytes = task_batch_size, max_bytes
+
+    def outputs(self) -> tuple[list[str], Columns]:
+        return [], [AUDIO_FILEPATH, AUDIO]
+
+    def schema(self, source: FileInput) -> pa.Schema | None:
+        check_tar(source)
+        return None
+
+    @abstractmethod
+    def recordings(self, source: FileInput) -> Iterator[tuple[TarMember, list[dict[str, Any]]]]:
+        """The members that are recordings, each with the columns of its rows."""
+
+    def tables(self, source: FileInput) -> Iterator[pa.Table]:
+        waiting: list[tuple[dict[str, Any], bytes, int]] = []
+        size = 0
+        for member, rows in self.recordings(source):
+            waiting += [(row, member.data or b"", member.offset) for row in rows]
+            size += member.size
+            if len(waiting) >= self.task_batch_size or size >= self.blocksize:
+                yield _recordings(waiting)
+                waiting, size = [], 0
+        if waiting:
+            yield _recordings(waiting)
+
+
+def _recordings(given: Sequence[tuple[dict[str, Any], bytes, int]]) -> pa.Table:
+    table = rows_to_table([row for row, _, _ in given])
+    table = table.append_column(AUDIO, make_array([data for _, data, _ in given], pa.large_binary()))
+    return table.append_column(POSITION, make_array([position for _, _, position in given], pa.int64()))
 
 
 # -- NeMo ----------------------------------------------------------------------------------------------------
@@ -139,12 +179,10 @@ def shard_number(path: str) -> int | None:
     return int(numbers[-1]) if numbers else None
 
 
-class TarredManifestReaderStage(FilesReader[FileGroupTask, AudioBatch]):
+class TarredManifestReaderStage(RecordingsReaderStage):
     """Reads the tars of a tarred NeMo manifest, with the columns of their lines."""
 
     name = "read_tarred_manifest"
-    kind = AudioBatch
-    unit = "byte"
 
     def __init__(
         self,
@@ -154,32 +192,17 @@ class TarredManifestReaderStage(FilesReader[FileGroupTask, AudioBatch]):
         task_batch_size: int = SAMPLES_PER_BATCH,
         max_bytes: int = MAX_MEMBER_BYTES,
     ) -> None:
-        super().__init__(blocksize=blocksize, on_bad_record=on_bad_record)
-        self.manifest_paths, self.task_batch_size, self.max_bytes = list(manifest_paths), task_batch_size, max_bytes
+        super().__init__(blocksize, on_bad_record, task_batch_size, max_bytes)
+        self.manifest_paths = list(manifest_paths)
 
-    def outputs(self) -> tuple[list[str], Columns]:
-        return [], [AUDIO_FILEPATH, AUDIO]
-
-    def schema(self, source: FileInput) -> pa.Schema | None:
-        check_tar(source)
-        return None
-
-    def tables(self, source: FileInput) -> Iterator[pa.Table]:
+    def recordings(self, source: FileInput) -> Iterator[tuple[TarMember, list[dict[str, Any]]]]:
         lines = self._lines(source)
-        waiting: list[tuple[dict[str, Any], bytes, int]] = []
-        size = 0
         for member in read_members(source, self.max_bytes):
             entries = lines.pop(member.name.removeprefix("./"), None)
             if entries is None:
                 self.count("members_without_a_line")
-                continue
-            waiting += [(entry, member.data or b"", member.offset) for entry in entries]
-            size += member.size
-            if len(waiting) >= self.task_batch_size or size >= self.blocksize:
-                yield _recordings(waiting)
-                waiting, size = [], 0
-        if waiting:
-            yield _recordings(waiting)
+            else:
+                yield member, entries
         for name, entries in lines.items():
             source.on_bad(
                 BadRecord(0, f"the tar has no member {name!r}, which the manifest names", records=len(entries))
@@ -196,12 +219,6 @@ class TarredManifestReaderStage(FilesReader[FileGroupTask, AudioBatch]):
             for row in shards.get(number, []) + shards.get(None, []):
                 found.setdefault(_member_of(str(row.get(AUDIO_FILEPATH))), []).append(row)
         return found
-
-
-def _recordings(given: Sequence[tuple[dict[str, Any], bytes, int]]) -> pa.Table:
-    table = rows_to_table([row for row, _, _ in given])
-    table = table.append_column(AUDIO, make_array([data for _, data, _ in given], pa.large_binary()))
-    return table.append_column(POSITION, make_array([position for _, _, position in given], pa.int64()))
 
 
 def _member_of(path: str) -> str:
@@ -221,14 +238,14 @@ def _lines_by_shard(path: str, options: tuple[tuple[str, Any], ...]) -> dict[int
 
 
 @dataclass(eq=False, repr=False)
-class TarredManifestReader(CompositeStage[EmptyTask, AudioBatch]):
+class TarredManifestReader(CompositeReader[AudioBatch]):
     """Reads a tarred NeMo dataset: `tarred_audio_filepaths` are the tars, `manifest_path` one manifest for all of them,
     whose lines have a `shard_id`, or one for each. Both may have patterns, as in `audio__OP_0..7_CL_.tar`.
 
     Members without a line in the manifest are left out, and counted.
     """
 
-    _catalogue_kind = "reader"
+    extensions = (".tar",)
 
     manifest_path: Paths
     tarred_audio_filepaths: Paths
@@ -240,58 +257,27 @@ class TarredManifestReader(CompositeStage[EmptyTask, AudioBatch]):
     task_batch_size: int = SAMPLES_PER_BATCH
     max_bytes: int = MAX_MEMBER_BYTES
 
-    def __post_init__(self) -> None:
-        self.decompose()  # raises for wrong parameters
+    def paths(self) -> Paths:
+        return [name for path in as_paths(self.tarred_audio_filepaths) for name in expand_shards(path)]
 
-    def decompose(self) -> Sequence[ProcessingStage[Any, Any]]:
-        tars = [name for path in as_paths(self.tarred_audio_filepaths) for name in expand_shards(path)]
+    def reading_stage(self) -> TarredManifestReaderStage:
         manifests = [name for path in as_paths(self.manifest_path) for name in expand_shards(path)]
         if not manifests or not all(manifests):
             raise InputError("manifest_path is empty: name the manifest of the tars")
-        listing = FilePartitioningStage(
-            tars,
-            self.files_per_partition,
-            self.blocksize,
-            [".tar"],
-            self.storage_options,
-            self.limit,
-            split_by=WHOLE_FILES,
-        )
         settings = (self.blocksize, self.on_bad_record, self.task_batch_size, self.max_bytes)
-        return [listing, TarredManifestReaderStage(manifests, *settings)]
+        return TarredManifestReaderStage(manifests, *settings)
 
 
 # -- Lhotse --------------------------------------------------------------------------------------------------
 
 
-class LhotseSharReaderStage(FilesReader[FileGroupTask, AudioBatch]):
+class LhotseSharReaderStage(RecordingsReaderStage):
     """Reads the tars of Lhotse Shar, with the cuts of the list of the same number."""
 
     name = "read_lhotse_shar"
-    kind = AudioBatch
-    unit = "byte"
 
-    def __init__(
-        self,
-        blocksize: int | str | None = None,
-        on_bad_record: str = QUARANTINE,
-        task_batch_size: int = SAMPLES_PER_BATCH,
-        max_bytes: int = MAX_MEMBER_BYTES,
-    ) -> None:
-        super().__init__(blocksize=blocksize, on_bad_record=on_bad_record)
-        self.task_batch_size, self.max_bytes = task_batch_size, max_bytes
-
-    def outputs(self) -> tuple[list[str], Columns]:
-        return [], [AUDIO_FILEPATH, AUDIO]
-
-    def schema(self, source: FileInput) -> pa.Schema | None:
-        check_tar(source)
-        return None
-
-    def tables(self, source: FileInput) -> Iterator[pa.Table]:
+    def recordings(self, source: FileInput) -> Iterator[tuple[TarMember, list[dict[str, Any]]]]:
         cuts = self._cuts(source)
-        waiting: list[tuple[dict[str, Any], bytes, int]] = []
-        size = 0
         for member in read_members(source, self.max_bytes):
             key, _, extension = member.name.removeprefix("./").rpartition(".")
             if extension == "json":
@@ -299,14 +285,8 @@ class LhotseSharReaderStage(FilesReader[FileGroupTask, AudioBatch]):
             cut = cuts.pop(key, None)
             if cut is None:
                 self.count("members_without_a_cut")
-                continue
-            waiting.append(({**cut, AUDIO_FILEPATH: member.name}, member.data or b"", member.offset))
-            size += member.size
-            if len(waiting) >= self.task_batch_size or size >= self.blocksize:
-                yield _recordings(waiting)
-                waiting, size = [], 0
-        if waiting:
-            yield _recordings(waiting)
+            else:
+                yield member, [{**cut, AUDIO_FILEPATH: member.name}]
         for key in cuts:
             source.on_bad(BadRecord(0, f"the tar has no recording of the cut {key!r}"))
 
@@ -327,13 +307,13 @@ class LhotseSharReaderStage(FilesReader[FileGroupTask, AudioBatch]):
 
 
 @dataclass(eq=False, repr=False)
-class LhotseSharReader(CompositeStage[EmptyTask, AudioBatch]):
+class LhotseSharReader(CompositeReader[AudioBatch]):
     """Reads Lhotse Shar: `recording.000000.tar` and on, with `cuts.000000.jsonl.gz` beside each.
 
     Recordings without a cut are left out, and counted.
     """
 
-    _catalogue_kind = "reader"
+    extensions = (".tar",)
 
     file_paths: Paths
     files_per_partition: int | None = None
@@ -344,18 +324,5 @@ class LhotseSharReader(CompositeStage[EmptyTask, AudioBatch]):
     task_batch_size: int = SAMPLES_PER_BATCH
     max_bytes: int = MAX_MEMBER_BYTES
 
-    def __post_init__(self) -> None:
-        self.decompose()  # raises for wrong parameters
-
-    def decompose(self) -> Sequence[ProcessingStage[Any, Any]]:
-        listing = FilePartitioningStage(
-            self.file_paths,
-            self.files_per_partition,
-            self.blocksize,
-            [".tar"],
-            self.storage_options,
-            self.limit,
-            split_by=WHOLE_FILES,
-        )
-        settings = (self.blocksize, self.on_bad_record, self.task_batch_size, self.max_bytes)
-        return [listing, LhotseSharReaderStage(*settings)]
+    def reading_stage(self) -> LhotseSharReaderStage:
+        return LhotseSharReaderStage(self.blocksize, self.on_bad_record, self.task_batch_size, self.max_bytes)

@@ -31,6 +31,7 @@ from gristmill.core.stage import Columns, CompositeStage, ProcessingStage
 from gristmill.core.task import EmptyTask, FileGroupTask, FileSlice
 from gristmill.io.formats.line_blocks import MAX_LINE_BYTES, read_head
 from gristmill.io.formats.plain_text import TEXT_COLUMN, read_text_lines
+from gristmill.io.read.composite_reader import CompositeReader
 from gristmill.io.read.file_listing import InputFile, Paths, list_files
 from gristmill.io.read.file_partitions import BY_LINES, FilePartitioningStage
 from gristmill.io.read.files_reader import QUARANTINE, FilesReader
@@ -256,13 +257,11 @@ class LhotseCutsReaderStage(ListReaderStage):
 
 
 @dataclass(eq=False, repr=False)
-class ListReader(CompositeStage[EmptyTask, AudioBatch]):
+class ListReader(CompositeReader[AudioBatch]):
     """Base of the readers of lists."""
 
     stage_class: ClassVar[type[ListReaderStage]]
-    listing_class: ClassVar[type[FilePartitioningStage]] = FilePartitioningStage
-    extensions: ClassVar[Sequence[str]]
-    _catalogue_kind = "reader"
+    split_by = BY_LINES
 
     file_paths: Paths
     files_per_partition: int | None = None
@@ -274,21 +273,8 @@ class ListReader(CompositeStage[EmptyTask, AudioBatch]):
     task_batch_size: int = BATCH_ROWS
     batch_seconds: float = BATCH_SECONDS
 
-    def __post_init__(self) -> None:
-        self.decompose()  # raises for wrong parameters
-
-    def decompose(self) -> Sequence[ProcessingStage[Any, Any]]:
-        listing = self.listing_class(
-            self.file_paths,
-            self.files_per_partition,
-            self.blocksize,
-            self.file_extensions or self.extensions,
-            self.storage_options,
-            self.limit,
-            split_by=BY_LINES,
-        )
-        settings = (self.blocksize, self.on_bad_record, self.task_batch_size, self.batch_seconds)
-        return [listing, self.stage_class(*settings)]
+    def reading_stage(self) -> ListReaderStage:
+        return self.stage_class(self.blocksize, self.on_bad_record, self.task_batch_size, self.batch_seconds)
 
 
 class _KaldiListing(FilePartitioningStage):

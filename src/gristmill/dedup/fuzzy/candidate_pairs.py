@@ -96,8 +96,6 @@ class FuzzyRound(KeyedStage):
     `lookup` says how rows of `indexes` join the rows of a partition.
     """
 
-    step_name: ClassVar[str]
-    """What is appended to the name of the deduplication stage, in plans, progress and reports."""
     key: str | Sequence[str] = KEY
     indexes: StageIndexes | None = None
     lookup: IndexLookup | None = None

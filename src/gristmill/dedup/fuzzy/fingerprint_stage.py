@@ -14,8 +14,8 @@ recordings of less than 1.5 seconds, which have no fingerprint to go by.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,14 +24,12 @@ from gristmill.core.arrow.hash_partitioning import required_column
 from gristmill.core.batch import Batch
 from gristmill.core.errors import ColumnError, printable
 from gristmill.core.stage import Columns
-from gristmill.dedup.clusters.cluster_table import SIMILARITY, CommitVerdicts
-from gristmill.dedup.clusters.keep_policy import FIRST, Keep, policy
+from gristmill.dedup.clusters.cluster_table import SIMILARITY
+from gristmill.dedup.clusters.keep_policy import FIRST, Keep
 from gristmill.dedup.columns import reference
 from gristmill.dedup.columns.arrow_numpy import Numbers, as_one_array, from_numbers, numbers
-from gristmill.dedup.fuzzy.near_hash_stages import ABOUT, NODE, OTHER, NearClusters, about_rows
-from gristmill.io.exchange.exchange import CommitShuffleFiles, Exchange
+from gristmill.dedup.fuzzy.near_hash_stages import ABOUT, NODE, OTHER, PairClusteringStage, about_rows
 from gristmill.io.exchange.keyed_stage import KeyedStage
-from gristmill.io.exchange.verdict_stage import VerdictStage
 
 WINDOW, BEFORE = 48, 24
 """Codes that are compared around one in common: 1.5 seconds."""
@@ -47,7 +45,7 @@ _KEY, _PLACE, _LENGTH, _AROUND, _SHIFT, _PAIR = "__key__", "__at__", "__length__
 _OTHERS = [f"{name}other" for name in ABOUT]
 
 
-class FingerprintDeduplicationStage(VerdictStage):
+class FingerprintDeduplicationStage(PairClusteringStage):
     """Drops recordings that sound the same as another; of each cluster, one is kept.
 
     `fingerprint_field` is a column of acoustic fingerprints, as `AudioFingerprintStage` makes it. Two recordings are
@@ -70,17 +68,13 @@ class FingerprintDeduplicationStage(VerdictStage):
         num_partitions: int | None = None,
         memory_gb: float | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(None, keep, score_field, id_field, num_partitions, memory_gb)
         if not 0 <= max_error <= 0.35 or not 0 < min_overlap <= 1:
             raise ValueError(
                 f"FingerprintDeduplicationStage: max_error={max_error} must be 0 to 0.35 (what has nothing in common "
                 f"differs in 0.5), and min_overlap={min_overlap} above 0 and at most 1"
             )
-        Exchange(num_partitions=num_partitions, memory_gb=memory_gb)  # raises for wrong numbers
         self.fingerprint_field, self.max_error, self.min_overlap = fingerprint_field, max_error, min_overlap
-        self.keep, self.score_field, self.id_field = keep, score_field, id_field
-        self.num_partitions, self.memory_gb = num_partitions, memory_gb
-        self._policy = policy("FingerprintDeduplicationStage", keep, None, score_field)
 
     def inputs(self) -> tuple[list[str], Columns]:
         named = [self.fingerprint_field, self._policy.field, self.id_field]
@@ -106,21 +100,11 @@ class FingerprintDeduplicationStage(VerdictStage):
         keyed = keyed.append_column(_AROUND, _fixed(around, 4 * WINDOW))
         return keyed.append_column(_KEY, _fixed(codes, 4))
 
-    def rounds(self) -> Sequence[KeyedStage]:
-        steps: list[KeyedStage] = [MatchWindows(self.max_error), AlignPairs(self.min_overlap), NearClusters()]
-        for step, name in zip(steps, ("match_windows", "align_pairs", "clusters"), strict=True):
-            step.name = f"{self.name}_{name}"
-            step.num_partitions = self.num_partitions
-        return steps
+    def pair_stages(self) -> list[KeyedStage]:
+        return [MatchWindows(self.max_error), AlignPairs(self.min_overlap)]
 
     def thresholds(self) -> dict[str, str]:
         return {SIMILARITY: f"max_error={self.max_error}, at least {1 - self.max_error:g}"}
-
-    def run_warning(self, stats: Any) -> str | None:
-        return self._policy.run_warning(self.name, stats)
-
-    def commit(self, verdicts: Exchange) -> CommitShuffleFiles:
-        return CommitVerdicts(verdicts, f"{self.name}_commit_verdicts", memory_gb=self.memory_gb)
 
 
 _EMPTY = (np.zeros(0, np.uint32), np.zeros(0, np.int64), np.zeros((0, WINDOW), np.uint32))
@@ -178,7 +162,7 @@ def _compared(keys: Numbers) -> Iterator[tuple[Numbers, Numbers]]:
 class MatchWindows(KeyedStage):
     """Compares what is around a code that recordings have in common. Each answer is a pair of rows and a shift."""
 
-    step_name: ClassVar[str] = "match_windows"
+    step_name = "match_windows"
     key = _KEY
 
     def __init__(self, max_error: float) -> None:
@@ -217,7 +201,7 @@ class MatchWindows(KeyedStage):
 class AlignPairs(KeyedStage):
     """Keeps pairs whose places agree in one shift, over enough of the shorter recording."""
 
-    step_name: ClassVar[str] = "align_pairs"
+    step_name = "align_pairs"
     key = _PAIR
 
     def __init__(self, min_overlap: float) -> None:

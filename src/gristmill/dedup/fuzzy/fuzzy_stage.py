@@ -257,9 +257,7 @@ class FuzzyDeduplicationStage(IndexedStage):
         steps[0].lookup, steps[1].lookup = BAND_LOOKUP, TEXT_LOOKUP
         for step in steps:
             step.indexes = self._indexes
-            step.name = f"{self.name}_{step.step_name}"
-            step.num_partitions = self.num_partitions
-        return steps
+        return self.named_rounds(steps)
 
     # -- the index ---------------------------------------------------------------------------------------
 

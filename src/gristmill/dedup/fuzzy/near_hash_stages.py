@@ -106,14 +106,45 @@ def near_pairs(hashes: Column, within: int = 3, blocks: int = 6) -> pa.Table:
 # -- stages --------------------------------------------------------------------------------------------------
 
 
-class HashDistanceStage(VerdictStage):
+class PairClusteringStage(VerdictStage):
+    """Drops rows that are similar to another: finds pairs, makes clusters of them, and keeps one row of each."""
+
+    is_base: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        text_field: str | None,
+        keep: str | Keep | Mapping[str, Any],
+        score_field: str | None,
+        id_field: str | None,
+        num_partitions: int | None,
+        memory_gb: float | None,
+    ) -> None:
+        super().__init__()
+        Exchange(num_partitions=num_partitions, memory_gb=memory_gb)  # raises for wrong numbers
+        self.keep, self.score_field, self.id_field = keep, score_field, id_field
+        self.num_partitions, self.memory_gb = num_partitions, memory_gb
+        self._policy = policy(type(self).__name__, keep, text_field, score_field)
+
+    def pair_stages(self) -> list[KeyedStage]:
+        """The stages that find pairs. The last one answers with the columns that `NearClusters` needs."""
+        raise NotImplementedError
+
+    def rounds(self) -> Sequence[KeyedStage]:
+        return self.named_rounds([*self.pair_stages(), NearClusters()])
+
+    def run_warning(self, stats: Any) -> str | None:
+        return self._policy.run_warning(self.name, stats)
+
+    def commit(self, verdicts: Exchange) -> CommitShuffleFiles:
+        return CommitVerdicts(verdicts, f"{self.name}_commit_verdicts", memory_gb=self.memory_gb)
+
+
+class HashDistanceStage(PairClusteringStage):
     """Drops rows whose 64-bit hash is nearly that of another; of each cluster, one row is kept."""
 
     is_base: ClassVar[bool] = True
     radius: int
-    id_field: str | None
-    num_partitions: int | None
-    _policy: Keep
 
     def hashes(self, batch: Batch) -> pa.Array:
         """The hash of each row, as uint64; null for a row that is never a duplicate."""
@@ -127,21 +158,11 @@ class HashDistanceStage(VerdictStage):
         key = pa.Array.from_buffers(pa.binary(8), len(rows), [None, as_one_array(rows["key"]).buffers()[1]])
         return keyed.append_column(_KEY, key)
 
-    def run_warning(self, stats: Any) -> str | None:
-        return self._policy.run_warning(self.name, stats)
-
-    def rounds(self) -> Sequence[KeyedStage]:
-        steps: list[NearHashes | NearClusters] = [NearHashes(self.radius), NearClusters()]
-        for step in steps:
-            step.name = f"{self.name}_{step.step_name}"
-            step.num_partitions = self.num_partitions
-        return steps
+    def pair_stages(self) -> list[KeyedStage]:
+        return [NearHashes(self.radius)]
 
     def thresholds(self) -> dict[str, str]:
         return {SIMILARITY: f"radius={self.radius}, at least {1 - self.radius / 64:g}"}
-
-    def commit(self, verdicts: Exchange) -> CommitShuffleFiles:
-        return CommitVerdicts(verdicts, f"{self.name}_commit_verdicts", memory_gb=self.memory_gb)
 
 
 class SimHashDeduplicationStage(HashDistanceStage):
@@ -169,17 +190,13 @@ class SimHashDeduplicationStage(HashDistanceStage):
         num_partitions: int | None = None,
         memory_gb: float | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(text_field, keep, score_field, id_field, num_partitions, memory_gb)
         if not 0 <= radius <= 8:
             raise ValueError(f"SimHashDeduplicationStage: radius is {radius}, must be 0 to 8 bits")
         if word_ngrams < 1:
             raise ValueError(f"SimHashDeduplicationStage: word_ngrams is {word_ngrams}, must be 1 or more")
-        Exchange(num_partitions=num_partitions, memory_gb=memory_gb)  # raises for wrong numbers
-        self.text_field, self.radius, self.word_ngrams, self.keep = text_field, radius, word_ngrams, keep
-        self.score_field, self.id_field = score_field, id_field
-        self.num_partitions, self.memory_gb = num_partitions, memory_gb
+        self.text_field, self.radius, self.word_ngrams = text_field, radius, word_ngrams
         self._shingling = Shingling("words", word_ngrams)
-        self._policy = policy("SimHashDeduplicationStage", keep, text_field, score_field)
 
     def inputs(self) -> tuple[list[str], Columns]:
         return ["data"], {
@@ -213,15 +230,12 @@ class PerceptualHashDeduplicationStage(HashDistanceStage):
         num_partitions: int | None = None,
         memory_gb: float | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(None, keep, score_field, id_field, num_partitions, memory_gb)
         if isinstance(radius, bool) or not isinstance(radius, int) or not 0 <= radius <= MAX_PERCEPTUAL_RADIUS:
             raise ValueError(
                 f"PerceptualHashDeduplicationStage: radius is {radius!r}, must be 0 to {MAX_PERCEPTUAL_RADIUS} bits"
             )
-        Exchange(num_partitions=num_partitions, memory_gb=memory_gb)  # raises for wrong numbers
-        self.hash_field, self.radius, self.keep, self.score_field = hash_field, radius, keep, score_field
-        self.id_field, self.num_partitions, self.memory_gb = id_field, num_partitions, memory_gb
-        self._policy = policy("PerceptualHashDeduplicationStage", keep, None, score_field)
+        self.hash_field, self.radius = hash_field, radius
 
     def inputs(self) -> tuple[list[str], Columns]:
         named = [self.hash_field, self._policy.field, self.id_field]
@@ -289,7 +303,7 @@ class NearHashes(KeyedStage):
     For each pair it outputs the first row, linked with the other, and the other row.
     """
 
-    step_name: ClassVar[str] = "near_hashes"
+    step_name = "near_hashes"
     key = _KEY
 
     def __init__(self, radius: int) -> None:
@@ -349,7 +363,7 @@ def _links(table: pa.Table, u: Numbers, v: Numbers, bits: Numbers) -> pa.Table:
 class NearClusters(KeyedStage):
     """Makes clusters of all pairs, and gives a verdict on each row of a cluster."""
 
-    step_name: ClassVar[str] = "clusters"
+    step_name = "clusters"
     key = ()
 
     def outputs(self) -> tuple[list[str], Columns]:

@@ -27,7 +27,6 @@ class IndexedStage(VerdictStage):
     is_base: ClassVar[bool] = True
     against: Sequence[str | DedupIndex] = ()
     extend: str | DedupIndex | None = None
-    num_partitions: int | None = None
     id_field: str | None = None
     index_kind: ClassVar[str]
     _indexes: StageIndexes | None = None

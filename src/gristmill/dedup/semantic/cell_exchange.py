@@ -7,7 +7,7 @@ and its rows are compared as they are read.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -79,7 +79,7 @@ class UnsortedReduce(ReducePartitionToColumns):
 class AssignCells(KeyedStage):
     """Sends each row to the cell of its nearest centroid, and to other cells whose border is near."""
 
-    step_name: ClassVar[str] = "assign_cells"
+    step_name = "assign_cells"
 
     def __init__(self, key: str, which_to_keep: str | None, metric: str, eps: float) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ class AssignCells(KeyedStage):
 class CompareCells(KeyedStage):
     """Compares the rows of each cell, and links rows that are near each other."""
 
-    step_name: ClassVar[str] = "compare_cells"
+    step_name = "compare_cells"
     key: str | Sequence[str] = CELL
     order = (RANK,)
 

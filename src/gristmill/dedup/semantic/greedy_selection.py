@@ -10,7 +10,7 @@ Costs memory: one worker holds about 300 bytes for each row that has a link.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -98,7 +98,7 @@ class RemarkingReduce(ReducePartitionToColumns, ReportingRole):
 class GreedySelection(KeyedStage):
     """Visits all rows that have links, by rank, and gives a verdict on each row of a cluster."""
 
-    step_name: ClassVar[str] = "select"
+    step_name = "select"
     key: str | Sequence[str] = ()
 
     def __init__(self, greedy: bool, eps: float) -> None:

@@ -192,15 +192,8 @@ class SemanticDeduplicationStage(VerdictStage):
     def rounds(self) -> Sequence[KeyedStage]:
         by_distance = None if self._ranking or self.which_to_keep == RANDOM else self.which_to_keep
         assign = AssignCells(_KEY, by_distance, self.distance_metric, self.eps)
-        steps: list[AssignCells | CompareCells | GreedySelection] = [
-            assign,
-            CompareCells(assign, self.eps, self.greedy),
-            GreedySelection(self.greedy, self.eps),
-        ]
-        for step in steps:
-            step.name = f"{self.name}_{step.step_name}"
-            step.num_partitions = self.num_partitions
-        return steps
+        compare, select = CompareCells(assign, self.eps, self.greedy), GreedySelection(self.greedy, self.eps)
+        return self.named_rounds([assign, compare, select])
 
     def thresholds(self) -> dict[str, str]:
         return {SIMILARITY: f"eps={self.eps:g}, at least {1 - self.eps:g}"}

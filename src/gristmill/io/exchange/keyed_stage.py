@@ -55,6 +55,8 @@ class KeyedStage(CompositeStage[Batch, Batch], ReportingRole):
 
     is_base: ClassVar[bool] = True
     folds: ClassVar[bool] = True
+    step_name: ClassVar[str] = ""
+    """For a stage that is a round of another: what is appended to the other's name, in plans, progress and reports."""
     key: str | Sequence[str] = ()
     order: Sequence[str] = ()
     """Columns by which the rows of a group are sorted; ties are in the order of the input."""

@@ -100,6 +100,7 @@ class VerdictStage(CompositeStage[Batch, Batch], ReportingRole):
     `rejected_similarity` and so on."""
     threshold: Any = None
     """The least similarity at which a row is dropped, for stages that have such a parameter."""
+    num_partitions: int | None = None
     memory_gb: float | None = None
     """Memory that a worker may use to sort keys. It limits the size of partitions; larger ones are sorted on disk."""
 
@@ -127,6 +128,13 @@ class VerdictStage(CompositeStage[Batch, Batch], ReportingRole):
 
     def rounds(self) -> Sequence[KeyedStage]:
         raise NotImplementedError
+
+    def named_rounds(self, stages: Sequence[KeyedStage]) -> Sequence[KeyedStage]:
+        """The stages of `rounds`, named after this one and with as many partitions."""
+        for stage in stages:
+            stage.name = f"{self.name}_{stage.step_name}"
+            stage.num_partitions = self.num_partitions
+        return stages
 
     def set_input_bytes(self, nbytes: int | None) -> None:
         """Called while planning: how many bytes the pipeline reads, if that is known."""
