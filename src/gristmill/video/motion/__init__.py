@@ -1,0 +1,1 @@
+"""How much moves in a video."""

@@ -1,0 +1,1 @@
+"""Where one shot of a film ends and the next begins."""
