@@ -70,3 +70,43 @@ def test_an_interrupt_by_the_user_ends_the_run(request: pytest.FixtureRequest) -
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     with pytest.raises(KeyboardInterrupt):
         Pipeline("p", stages=[Interrupted()]).run(LocalExecutor(0), batch())
+
+
+class Terminated(Pass):
+    """Is ended by a signal whose handler exits."""
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return task
+
+
+class RaisedAgain(Pass):
+    """Cleans up after an interrupt."""
+
+    def process(self, task: DocumentBatch) -> DocumentBatch:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("after cleaning up") from None
+        return task
+
+
+def exit_now(*_: object) -> None:
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize(
+    ("stage", "number", "handler", "raised"),
+    [
+        (Terminated(), signal.SIGTERM, exit_now, SystemExit),
+        (RaisedAgain(), signal.SIGINT, signal.default_int_handler, KeyboardInterrupt),
+    ],
+)
+def test_what_signal_handlers_raise_ends_the_run(
+    request: pytest.FixtureRequest, stage: Any, number: signal.Signals, handler: Any, raised: type[BaseException]
+) -> None:
+    before = signal.signal(number, handler)
+    request.addfinalizer(lambda: signal.signal(number, before))
+    with pytest.raises(raised):
+        Pipeline("p", stages=[stage]).run(LocalExecutor(0), batch())
+    assert signal.getsignal(number) is handler

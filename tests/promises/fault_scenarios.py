@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tests.promises.fault_corpus import Corpus
 from tests.promises.fault_injection import ENDING, MOMENTS, NEEDS_WORKERS, PASSING, Attempt, Fault
-from tests.promises.fault_pipeline import Mill, poisoned
+from tests.promises.fault_pipeline import WRITERS, Mill, poisoned
 from tests.promises.output_checks import (
     SHARED,
     changed,
@@ -201,7 +201,7 @@ class Ordeal:
             self._object(f"after {fault}, the driver ended with {code}: {self._messages()}")
         if self.rng.random() < 0.5:  # or the next attempt starts while workers of this one are still dying
             self._no_process_is_left()
-        for problem in half_files(self.output, self.reference.whole):
+        for problem in half_files(self.output, self.reference.whole, self.corpus.kept, self._joins):
             self._object(f"after {fault}: {problem}")
         self.done |= recorded(Path(self.mill.run_dir))
 
@@ -226,7 +226,9 @@ class Ordeal:
         problems = wrong_output(self.output, self.reference.whole)
         problems += [f"{path} is left over" for path in left_over([driver], self._places())]
         problems += [f"{path} is left over" for path in (self.folder / "tmp").iterdir()]
-        problems += [f"{path} was done, and done again" for path, before in self.done.items() if changed(path, before)]
+        joined = {path for path in self.done if self._joins and not path.exists()}
+        again = [path for path, before in self.done.items() if path not in joined and changed(path, before)]
+        problems += [f"{path} was done, and done again" for path in again]
         for problem in problems:
             self._object(problem)
         self._count()
@@ -246,6 +248,11 @@ class Ordeal:
         for path in found:
             shutil.rmtree(path)
         return [str(path) for path in found]
+
+    @property
+    def _joins(self) -> bool:
+        """Whether small files are joined at the end, and go then."""
+        return "target_file_size" in WRITERS[self.mill.writer][1]
 
     def _places(self) -> list[Path]:
         return [self.folder / "tmp", Path(self.mill.run_dir), SHARED]

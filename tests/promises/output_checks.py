@@ -6,12 +6,13 @@ import gzip
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import orjson
+import pyarrow as pa
 import pyarrow.parquet as pq
 from typer.testing import CliRunner
 
@@ -35,15 +36,27 @@ def comparable(files: dict[str, bytes]) -> dict[str, bytes]:
     return files | {MANIFEST: orjson.dumps([manifest.get("rows"), manifest.get("files")])}
 
 
-def half_files(output: Path, whole: dict[str, bytes]) -> list[str]:
-    """At every moment, what bears a final name is final."""
+def half_files(output: Path, whole: dict[str, bytes], kept: Set[str], joins: bool) -> list[str]:
+    """At every moment, what bears a final name is final; and files that are still to be joined are whole."""
     wrong = []
     for path in output.glob("*") if output.is_dir() else ():
         with suppress(FileNotFoundError):  # it was replaced, or put away, while we looked
-            temporary = path.name in (TEMPORARY_DIRECTORY, MANIFEST) or path.suffix == ".draft"
-            if not temporary and path.read_bytes() != whole.get(path.name):
+            if path.name in (TEMPORARY_DIRECTORY, MANIFEST) or path.suffix == ".draft":
+                continue
+            if joins and path.name not in whole:
+                wrong += [] if _is_whole(path, kept) else [f"{path.name}, which is to be joined, is not whole"]
+            elif path.read_bytes() != whole.get(path.name):
                 wrong.append(f"{path.name} is not what it will be, and bears its final name")
     return wrong
+
+
+def _is_whole(path: Path, kept: Set[str]) -> bool:
+    """Whether a file can be read to its end, with rows that are to be kept, each once."""
+    try:
+        found = _ids_of(path)
+    except (ValueError, pa.ArrowInvalid):
+        return False
+    return len(found) == len(set(found)) and kept >= set(found)
 
 
 def wrong_output(output: Path, whole: dict[str, bytes]) -> list[str]:
@@ -67,12 +80,17 @@ def ids(output: Path) -> Counter[str]:
     """How often each record is in the output."""
     found = Counter[str]()
     for path in output.iterdir():
-        if path.suffix == ".parquet":
-            found.update(pq.read_table(path, columns=["id"])["id"].to_pylist())
-        elif path.name != MANIFEST and path.is_file():
-            raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-            found.update(json.loads(line)["id"] for line in raw.splitlines())
+        if path.name != MANIFEST and path.is_file():
+            found.update(_ids_of(path))
     return found
+
+
+def _ids_of(path: Path) -> list[str]:
+    if path.suffix == ".parquet":
+        found: list[str] = pq.read_table(path, columns=["id"])["id"].to_pylist()
+        return found
+    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    return [json.loads(line)["id"] for line in raw.splitlines()]
 
 
 def quarantined(run_dir: str) -> Counter[str]:

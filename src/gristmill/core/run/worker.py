@@ -7,9 +7,9 @@ failure. Processes, queues and retries are up to the executor, which supplies ta
 
 from __future__ import annotations
 
-import dis
 import inspect
-import signal
+import os
+import sys
 import time
 import traceback
 from collections import deque
@@ -33,6 +33,7 @@ from gristmill.core.errors import (
 from gristmill.core.records.rejected_rows import materialise_answer
 from gristmill.core.records.row_sketch import RowSketcher
 from gristmill.core.records.stage_stats import StageStats
+from gristmill.core.run.interrupts import is_interrupt
 from gristmill.core.run.isolation import Isolator, task_number
 from gristmill.core.secret_values import remember_secrets
 from gristmill.core.stage import Answer, ProcessingStage, WorkerMetadata, implements, report_of, take_counts
@@ -84,6 +85,7 @@ class Worker:
     ) -> None:
         """With an error `budget`, records that a stage fails on are quarantined; otherwise failures raise."""
         self.stages = list(stages)
+        self.process = os.getpid()
         remember_secrets(self.stages)
         self.metadata = metadata or WorkerMetadata()
         self.activity = activity
@@ -393,6 +395,19 @@ class Worker:
             hook(*args[: _positional(hook)])
         except (Exception, SystemExit) as error:
             raise self.failure(position, None, error, doing=name) from error
+        finally:
+            self.end_forked_child(position, name)
+
+    def end_forked_child(self, position: int, doing: str) -> None:
+        """End a process that a stage forked, and that came back from the stage as if it were this worker."""
+        if os.getpid() != self.process:
+            name = self.stages[position].name
+            sys.stderr.write(
+                f"gristmill: a process that stage {name!r} forked returned from {doing} and was ended: its parent goes "
+                "on with the same rows. End it in the stage, with os._exit\n"
+            )
+            sys.stderr.flush()
+            os._exit(1)
 
     def failure(self, position: int, lineage: Lineage | None, error: BaseException, doing: str = "") -> StageError:
         details, reason = stage_traceback(error), describe_error(error)
@@ -436,38 +451,15 @@ class _StageCall:
         self.began = time.perf_counter()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.worker.end_forked_child(self.position, "process")
         self.worker.stats_of(self.lineage.source)[self.position].seconds += time.perf_counter() - self.began
         if self.worker.activity:
             self.worker.activity.leave()
         if self.worker.isolator:
             self.worker.isolator.collect(self.position, self.lineage, failed=error is not None)
-        if error is None or isinstance(error, StageError) or _is_interrupt(error):
+        if error is None or isinstance(error, StageError) or is_interrupt(error):
             return
         raise self.worker.failure(self.position, self.lineage, error) from error  # also panics, which are no Exception
-
-
-_RAISE = dis.opmap["RAISE_VARARGS"]
-_INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-def _is_interrupt(error: BaseException) -> bool:
-    """Whether the user interrupts, rather than a stage that raises KeyboardInterrupt by itself.
-
-    Python's own handler of Ctrl-C raises from C, so the last frame is at no `raise`. Other handlers raise in their own
-    code, or a class of their own.
-    """
-    if type(error) is not KeyboardInterrupt:
-        return isinstance(error, KeyboardInterrupt)
-    trace = error.__traceback__
-    while trace and trace.tb_next:
-        trace = trace.tb_next
-    if trace is None:
-        return True
-    code = trace.tb_frame.f_code
-    if code.co_code[trace.tb_lasti : trace.tb_lasti + 2] != bytes([_RAISE, 1]):
-        return True
-    is_handler = any(getattr(signal.getsignal(number), "__code__", None) is code for number in _INTERRUPTS)
-    return is_handler or trace.tb_frame.f_globals.get("__name__", "").startswith("gristmill.executors.")
 
 
 def stage_traceback(error: BaseException) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from gristmill.core.errors import StageError
 from gristmill.core.executor import Job, LocalTaskRef, TaskRef
 from gristmill.core.records.rejected_rows import REJECTED_POSITION
+from gristmill.core.run.interrupts import noting_interrupts
 from gristmill.core.run.isolation import FailureHistory
 from gristmill.core.run.lost_tasks import RetryCheck
 from gristmill.core.run.task_flow import CallOutput, Flow, WorkerCall, WorkItem
@@ -81,7 +82,8 @@ class _InlineWorkers:
         outputs = repeat.rest(worker.stream(tasks, call.start))
         while True:
             try:
-                task = next(outputs, None)
+                with noting_interrupts():
+                    task = next(outputs, None)
             except StageError as error:
                 worker.take_stats()
                 self.flow.retry_call(call, error, aside=worker.take_quarantined())

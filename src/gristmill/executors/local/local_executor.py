@@ -30,7 +30,7 @@ from gristmill.executors.local.task_transport import (
     pack_task,
     shared_memory_folder,
 )
-from gristmill.executors.local.worker_process import thread_count
+from gristmill.executors.local.worker_process import CHANNEL_CLOSED, thread_count
 from gristmill.executors.local.zygote import Zygote
 from gristmill.executors.machine import GpuSlots, this_machine
 from gristmill.executors.setting_checks import COUNT, FLAG, GPUS, check_setting
@@ -152,6 +152,7 @@ class LocalDriver(Driver):
                     worker.kept_for_reuse = kind == "stopped" and rest.pop() and not worker.unfit_for_reuse
                     yield worker, (kind, *rest)
             except (EOFError, OSError):
+                worker.note_closed_channel()
                 yield worker, (WORKER_LOST,)
             if worker.state != "gone" and key.fd == worker.death:  # a child process may keep its channel open
                 yield worker, (WORKER_LOST,)
@@ -168,7 +169,8 @@ class LocalDriver(Driver):
             limit = int(self.machine.cpus) + 1  # one for each core, and one that gathers
             self.zygote.keep_idle(worker.key, worker.channel, threads, limit)
             return "is idle"
-        return _describe_exit(self.zygote.wait(worker.key))
+        code = self.zygote.wait(worker.key)
+        return _describe_exit(CHANNEL_CLOSED if worker.closed_channel else code)
 
     def close(self, discard_results: bool) -> None:
         if self.idle_zygotes is not None and self.job.plan.next_segment and not discard_results:
@@ -183,6 +185,8 @@ class LocalDriver(Driver):
 
 
 def _describe_exit(code: int) -> str:
+    if code == CHANNEL_CLOSED:
+        return "was stopped, because the stage closed file descriptors that it had not opened"
     if code >= 0:
         return f"exited with code {code}"
     with contextlib.suppress(ValueError):

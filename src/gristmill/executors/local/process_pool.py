@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import select
 import signal
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -17,6 +18,9 @@ from gristmill.executors.local.worker_process import StatusPage, WorkerSetup, th
 from gristmill.executors.local.zygote import Zygote
 from gristmill.executors.machine import GpuSlot, GpuSlots, visible_devices
 from gristmill.executors.worker_pool import CallRequest, WorkerHandle, WorkerPool, pickle_group
+
+_EXIT_SECONDS = 1.0
+"""How long a process may take to end after its channel was closed."""
 
 _worker_numbers = itertools.count()
 
@@ -33,6 +37,8 @@ class ProcessHandle(WorkerHandle):
         """Becomes readable when the process ends."""
         self.kept_for_reuse = False
         """Whether it has stopped working for its group, and its process stays for another."""
+        self.closed_channel = False
+        """Whether a stage closed the channel, and the process is still there."""
 
     def send_call(self, request: CallRequest) -> None:
         self._send_message("call", request)
@@ -66,6 +72,11 @@ class ProcessHandle(WorkerHandle):
 
     def current_stage(self) -> tuple[int, float]:
         return self.page.read()
+
+    def note_closed_channel(self) -> None:
+        """The channel has ended, as a rule because the process has."""
+        if self.death is not None:
+            self.closed_channel = not select.select([self.death], [], [], _EXIT_SECONDS)[0]
 
     def close(self) -> None:
         if not self.kept_for_reuse:

@@ -29,6 +29,7 @@ import cloudpickle
 from gristmill.core.errors import StageError, describe_error
 from gristmill.core.records.quarantine import ErrorBudget
 from gristmill.core.records.rejected_rows import REJECTED_POSITION
+from gristmill.core.run.interrupts import forget_interrupt, interrupt
 from gristmill.core.run.isolation import RowLocation
 from gristmill.core.run.lost_tasks import RetryCheck
 from gristmill.core.run.schedule import WINDOW
@@ -52,6 +53,9 @@ _FLUSH_COUNT = 64
 _FLUSH_BYTES = 256 * 1024
 _FLUSH_SECONDS = 0.05
 
+CHANNEL_CLOSED = 188
+"""The exit code of a worker whose channel to the driver was closed by a stage."""
+
 
 class StatusPage:
     """A page that a worker shares with the driver: the stage it is in, since when, and with which rows of which
@@ -69,6 +73,7 @@ class StatusPage:
                 os.posix_fallocate(file.fileno(), 0, self.SIZE)
             file.truncate(self.SIZE)
             self._numbers = memoryview(mmap.mmap(file.fileno(), self.SIZE)).cast("d")
+        self._channel: tuple[int, tuple[int, int] | None] | None = None
         self.leave()
 
     def enter(self, position: int, task: int = 0, start: int = 0, stop: int = 0) -> None:
@@ -78,7 +83,13 @@ class StatusPage:
         numbers[0] = position
 
     def leave(self) -> None:
+        if self._channel is not None and _identity(self._channel[0]) != self._channel[1]:
+            os._exit(CHANNEL_CLOSED)  # still in the stage, so that the driver knows which one it was
         self._numbers[0] = self.IDLE
+
+    def watch(self, channel: Connection) -> None:
+        """End the process if a stage closes the channel to the driver, as with `os.closerange`."""
+        self._channel = channel.fileno(), _identity(channel.fileno())
 
     def read(self) -> tuple[int, float]:
         """The position of the current stage (or IDLE), and for how many seconds it has been running."""
@@ -91,6 +102,15 @@ class StatusPage:
         """The rows that a dead worker was at; None if it was not in a stage."""
         position, _, task, start, stop = self._numbers
         return None if position == self.IDLE else RowLocation(int(position), int(task), int(start), int(stop))
+
+
+def _identity(descriptor: int) -> tuple[int, int] | None:
+    """Which file a descriptor is of; None if it is closed."""
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 @dataclass(eq=False, repr=False)
@@ -187,6 +207,7 @@ class _WorkerSession:
             if rejecter is not None:
                 rejecter.send = lambda fragment: self.send(fragment, REJECTED_POSITION)
             page = StatusPage(self.setup.page)
+            page.watch(self.channel)
             self.worker = Worker(stages, metadata, page, self.setup.final, self.setup.budget, rejecter)
             if self.setup.needs_node_setup:
                 self.worker.setup_on_node()
@@ -223,22 +244,23 @@ class _WorkerSession:
     def install_signal_handlers(self) -> None:
         """Let an interrupt end the current call, or the next one, but never a setup or a teardown."""
 
-        def interrupt(*_: object) -> None:
+        def handle(*_: object) -> None:
             self.interrupted = not self.in_call
             if self.in_call:
-                raise KeyboardInterrupt
+                raise interrupt()
 
-        signal.signal(signal.SIGINT, interrupt)
+        signal.signal(signal.SIGINT, handle)
         self.interruptible(False)
 
     def interruptible(self, yes: bool) -> None:
         """Set whether interrupts take effect now (and SIGTERM, after the driver is gone)."""
         self.in_call = yes
+        forget_interrupt()
         if self.setup.outlives_driver:
             signal.signal(signal.SIGTERM, signal.SIG_DFL if yes else signal.SIG_IGN)
         if yes and self.interrupted:
             self.interrupted = False
-            raise KeyboardInterrupt
+            raise interrupt()
 
     def call(self, request: CallRequest) -> None:
         self.unacknowledged = self.tasks_to_share = 0

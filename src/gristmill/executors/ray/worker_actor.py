@@ -27,6 +27,7 @@ from gristmill.core.executor import TaskRef
 from gristmill.core.records.quarantine import ErrorBudget, QuarantinedRecord
 from gristmill.core.records.rejected_rows import REJECTED_POSITION
 from gristmill.core.records.stage_stats import StageStats
+from gristmill.core.run.interrupts import interrupt
 from gristmill.core.run.lost_tasks import RetryCheck, WantedOutputs
 from gristmill.core.run.schedule import RECALL_SECONDS
 from gristmill.core.run.worker import Worker, never_share
@@ -237,7 +238,7 @@ class RayWorker:
 
     def _interrupt(self, *_: object) -> None:
         if self.in_call:
-            raise KeyboardInterrupt
+            raise interrupt()
 
     def once(self, request: CallRequest) -> tuple[WorkerMessage, list[Task[Any]]]:
         """A call that is answered once: of several items, which succeed or fail together, or with little output."""
@@ -265,7 +266,7 @@ class RayWorker:
         """The next part of a call. Interrupts are only allowed here; elsewhere, Ray would take them for its own."""
         try:
             self.in_call = True
-            return parts.throw(KeyboardInterrupt) if self.stopped else next(parts, None)
+            return parts.throw(interrupt()) if self.stopped else next(parts, None)
         except (KeyboardInterrupt, StopIteration):
             return None
         finally:
