@@ -129,13 +129,19 @@ def test_a_book_of_broken_markup_takes_no_long_time() -> None:
         assert text.startswith("Title\n\nwords")
 
 
+def absurd_version() -> bytes:
+    """An EPUB that says that version 25.5 of zip is needed."""
+    head, mark, rest = epub().partition(b"PK\x01\x02")
+    return head + mark + rest[:2] + b"\xff" + rest[3:]
+
+
 ENTITY = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa">]>'
 
 
 @pytest.mark.parametrize(
     ("extractor", "data", "told"),
     [
-        (EpubExtractor(), b"PK\x03\x04nothing", "damaged"), (EpubExtractor(), docx(), "container.xml"),
+        (EpubExtractor(), b"PK\x03\x04nothing", "damaged"), (EpubExtractor(), absurd_version(), "damaged"), (EpubExtractor(), docx(), "container.xml"),
         (EpubExtractor(max_bytes=100), epub(), "zip bomb"), (DocxExtractor(max_bytes=1000), docx("x" * 10_000), "zip bomb"),
         (DocxExtractor(), zipped({"word/document.xml": f"{ENTITY}<x>&a;</x>"}), "document type"),
         (DocxExtractor(), zipped({"word/document.xml": f"{ENTITY}<x>&a;</x>".encode("utf-16")}), "document type"),

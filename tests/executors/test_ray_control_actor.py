@@ -122,7 +122,7 @@ def test_what_an_engine_did_unheard_is_done_again(executor: type[RayDataExecutor
     with (
         killing(1, lambda: marks(tmp_path) > 30, board="EngineCoordinator") as killed,
         pytest.warns(
-            RuntimeWarning, match="they are done by actors of Gristmill. Ray has killed the actor that had its"
+            RuntimeWarning, match="Gristmill runs them on its own actors. Ray has killed the coordinator, which had its"
         ),
     ):
         result = pipeline.run(executor(), initial_tasks=[Task(number) for number in range(150)])

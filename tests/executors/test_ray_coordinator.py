@@ -59,12 +59,14 @@ def test_another_one_sets_up_the_node_when_the_first_dies_of_it(tmp_path: Path) 
     first, second = (ray.remote(Works).options(num_cpus=0).remote(duty, desk) for _ in range(2))
     lineage = Lineage("0", "0")
     row = serialise_task(0, lineage, pack_task(Task(1).named(lineage), None))
-    first.do.remote(row)
+    begun = first.do.remote(row)
     while not hooks(tmp_path, "node"):
         time.sleep(0.05)
     waits = second.do.remote(row)
     assert not ray.wait([waits], timeout=3)[0]
     ray.kill(first)
+    with pytest.raises(ray.exceptions.RayActorError):
+        ray.get(begun, timeout=60)
     (tmp_path / "gone").touch()
     assert ray.get(waits, timeout=60) == 1
     assert hooks(tmp_path, "node") == 2

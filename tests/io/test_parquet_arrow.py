@@ -204,6 +204,20 @@ def test_text_that_is_not_utf8_in_a_table(tmp_path, kind):
     assert rows_of(read, path, fields=["text"])[0].num_rows == (3 if kind == "parquet" else 2)
 
 
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_a_column_name_that_is_not_utf8_is_damage(tmp_path, kind):
+    path, table = tmp_path / f"x.{kind}", pa.table({"damaged": ["a"]})
+    if kind == "parquet":
+        pq.write_table(table, path, store_schema=False)
+    else:
+        feather.write_feather(table, path, compression="uncompressed")
+    path.write_bytes(path.read_bytes().replace(b"damaged", b"\xffamaged"))
+    peek, read = (peek_parquet, read_parquet) if kind == "parquet" else (peek_arrow, read_arrow)
+    assert peek(FileInput(FileSlice(str(path)))) is None
+    _, tables, bad = rows_of(read, path)
+    assert (tables, len(bad)) == ([], 1)
+
+
 @pytest.mark.parametrize(("name", "reason"), [("a", "two columns 'a'"), (POSITION, "column '__position__'.*reserved")])
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
 def test_columns_of_one_name_or_of_the_reserved_name(tmp_path, kind, name, reason):

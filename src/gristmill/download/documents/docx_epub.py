@@ -46,6 +46,8 @@ _LINES = frozenset(("br", "li", "tr"))
 _EMPTY_LINES = re.compile(r"\n{3,}")
 _SPACES = re.compile(r"\s+")
 _BLANKS = re.compile(r"\n\s*\n\s*")
+_DAMAGE = (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, ValueError)
+"""What zipfile raises for a damaged file. An absurd version number raises NotImplementedError."""
 
 
 class ZipDocumentError(ValueError):
@@ -58,7 +60,7 @@ class ZipDocument:
     def __init__(self, data: bytes, max_bytes: int = MAX_UNPACKED_BYTES) -> None:
         try:
             self.archive = zipfile.ZipFile(BytesIO(data))
-        except (zipfile.BadZipFile, ValueError, OSError, EOFError) as error:
+        except _DAMAGE as error:
             raise ZipDocumentError(f"damaged, or not a zip file: {error}") from error
         self.names = set(self.archive.namelist())
         self.remaining = self.max_bytes = max_bytes
@@ -73,7 +75,7 @@ class ZipDocument:
         try:
             with self.archive.open(name) as member:
                 data = member.read(self.remaining + 1)
-        except (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, ValueError) as error:
+        except _DAMAGE as error:
             raise ZipDocumentError(f"{name} is damaged: {error}") from error
         self.remaining -= len(data)
         if self.remaining < 0:

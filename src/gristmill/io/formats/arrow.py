@@ -65,13 +65,13 @@ def peek_arrow(source: FileInput, fields: Sequence[str] | None = None) -> pa.Sch
         file.seek(0)
         try:
             schema = _open(file, head).schema
+            return with_positions(schema.empty_table(), [], fields, source.path).schema
         except DAMAGE_ERRORS as error:
             if file.failure:
                 raise
             if wrong := unreadable_file_error(source.path, "an Arrow file", "ArrowReader", head, error):
                 raise wrong from error
             return None
-    return with_positions(schema.empty_table(), [], fields, source.path).schema
 
 
 def _batches(file: OpenFile) -> Iterator[pa.RecordBatch]:

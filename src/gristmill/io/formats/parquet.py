@@ -102,13 +102,13 @@ def peek_parquet(source: FileInput, fields: Sequence[str] | None = None) -> pa.S
         file.seek(0)
         try:
             schema = _open(file).schema_arrow
+            return with_positions(schema.empty_table(), [], fields, source.path).schema
         except DAMAGE_ERRORS as error:
             if file.failure:
                 raise
             if wrong := unreadable_file_error(source.path, "Parquet", "ParquetReader", head, error):
                 raise wrong from error
             return None
-    return with_positions(schema.empty_table(), [], fields, source.path).schema
 
 
 def row_group_bytes(source: FileInput) -> list[int]:
