@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gristmill import _kernels
 from gristmill.dedup.columns import arrow_numpy as columns_module
 from gristmill.dedup.columns import column_hashes, normalisation, reference
-from gristmill.dedup.columns.column_hashes import hash64, hash128, hash_columns, id64
+from gristmill.dedup.columns.column_hashes import hash64, hash128, hash_columns
 from gristmill.dedup.columns.normalisation import Normalisation, normalise_url, normalise_urls
 from tests.dedup.unicode_texts import columns
 
@@ -100,14 +100,6 @@ def test_c_finds_the_keys_that_begin_alike(firsts: list[int], width: int, start:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(columns_module, "kernels", None)
         assert columns_module.repeated_keys(keys) == found
-
-
-def test_ids_of_any_type_are_integers_in_graphs() -> None:
-    assert id64(pa.array([3, None, -1])).to_pylist() == [3, None, -1]
-    first, second, third = id64(pa.array(["a", "b", None])).to_pylist()
-    assert isinstance(first, int)
-    assert first != second
-    assert third is None
 
 
 def test_values_do_not_run_into_each_other() -> None:

@@ -21,7 +21,6 @@ from gristmill.dedup.clusters.connected_components import (
     components,
     large_star,
     small_star,
-    spanning_edges,
 )
 
 Edges = list[tuple[int, int]]
@@ -84,21 +83,6 @@ def test_edges_that_come_in_parts_join_the_same(edges: Edges, size: int) -> None
     for start in range(0, len(edges), size):
         joining.add(u[start : start + size], v[start : start + size])
     assert dict(zip(names.tolist(), names[joining.roots].tolist(), strict=True)) == search(edges)
-
-
-@settings(max_examples=60)
-@given(graphs)
-@example([(1, 1), (1, 2), (2, 1), (3, 2), (1, 3)])
-def test_what_spans_a_graph_connects_the_same(edges: Edges) -> None:
-    u, v = (np.array([edge[side] for edge in edges], np.int64) for side in (0, 1))
-    found = spanning_edges(u, v)
-    kept = [edge for edge, stays in zip(edges, found.tolist(), strict=True) if stays]
-    alone = [(node, node) for edge in edges for node in edge]
-    assert search([*kept, *alone]) == search(edges)
-    assert len(kept) == len({node for edge in edges for node in edge}) - len(set(search(edges).values()))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "kernels", None)
-        assert spanning_edges(u, v).tolist() == found.tolist()
 
 
 def partitioned(pairs: pa.Table, parts: int) -> list[pa.Table]:

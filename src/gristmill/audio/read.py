@@ -36,6 +36,7 @@ from gristmill.io.read.file_listing import Paths
 from gristmill.io.read.file_partitions import BY_LINES, WHOLE_FILES, FilePartitioningStage
 from gristmill.io.read.files_reader import QUARANTINE, FilesReader
 from gristmill.io.storage.file_input import BadRecord, FileInput, file_system
+from gristmill.samples.argument_checks import check_positive
 from gristmill.samples.batch import sample_extensions
 
 BATCH_ROWS, BATCH_SECONDS = 4000, 3600.0
@@ -127,8 +128,7 @@ def cut_table(table: pa.Table, rows: int, seconds: float) -> Iterator[pa.Table]:
 
 def check_batch_size(stage: str, rows: Any, seconds: Any) -> None:
     """For constructors of readers."""
-    if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
-        raise ValueError(f"stage {stage!r}: task_batch_size is {rows!r}, must be a whole number, 1 or more")
+    check_positive(stage, "task_batch_size", rows)
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
         raise ValueError(f"stage {stage!r}: batch_seconds is {seconds!r}, must be a number of seconds above 0")
 

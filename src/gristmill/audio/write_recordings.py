@@ -42,6 +42,7 @@ from gristmill.io.storage.file_input import block_bytes, file_system, parse_size
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.commit import OutputFormat, safe_file_name
 from gristmill.io.write.parquet_format import ParquetFormat
+from gristmill.samples.argument_checks import check_positive
 from gristmill.samples.sample_files import CAPTION, EXTENSION, METADATA
 from gristmill.samples.shard_formats import WebDatasetFormat
 from gristmill.samples.write import SampleDirectoryWriter, SampleWriter
@@ -201,8 +202,7 @@ class AudioWebDatasetWriter(_AudioWriter):
         mode: str = "ignore",
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        if not isinstance(samples_per_tar, int) or isinstance(samples_per_tar, bool) or samples_per_tar < 1:
-            raise ValueError(f"{self.name}: samples_per_tar is {samples_per_tar!r}, must be a whole number, 1 or more")
+        check_positive(self.name, "samples_per_tar", samples_per_tar)
         check_audio_format(self.name, audio_format)
         super().__init__(output_dir, fields, mode, storage_options)
         self.samples_per_tar, self.audio_format = samples_per_tar, audio_format

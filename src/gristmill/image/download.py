@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gristmill.image.batch import ImageBatch
-from gristmill.samples.download import OPT_OUT, UrlDownloadStage, check_count
+from gristmill.samples.argument_checks import check_positive
+from gristmill.samples.download import OPT_OUT, UrlDownloadStage
 from gristmill.samples.read_tables import URL
 
 
@@ -35,7 +36,7 @@ class ImageDownloadStage(UrlDownloadStage[ImageBatch, ImageBatch]):
         user_agent: str | None = None,
         images_per_batch: int = 100,
     ) -> None:
-        check_count("images_per_batch", images_per_batch)
+        check_positive(self.name, "images_per_batch", images_per_batch)
         self.images_per_batch = images_per_batch
         super().__init__(
             url_field,

@@ -27,8 +27,6 @@ EXTENSIONS: Mapping[str, tuple[str, ...]] = {
 }
 """The extensions of each format, the usual one first."""
 
-IMAGE_EXTENSIONS = tuple(name for names in EXTENSIONS.values() for name in names)
-
 _MAGIC = (
     (b"\xff\xd8\xff", JPEG),
     (b"\x89PNG\r\n\x1a\n", PNG),
@@ -77,12 +75,6 @@ def image_format(data: Any) -> str | None:
     if head[4:8] == b"ftyp" and (b"avif" in head[8:] or b"avis" in head[8:]):
         return AVIF
     return None
-
-
-def image_extension(data: Any) -> str | None:
-    """The usual extension of files with these bytes; None if they are no image."""
-    name = image_format(data)
-    return None if name is None else EXTENSIONS[name][0]
 
 
 def header(data: Any) -> Header:

@@ -28,6 +28,7 @@ from gristmill.io.read.composite_reader import CompositeReader
 from gristmill.io.read.file_listing import Paths
 from gristmill.io.read.file_partitions import BY_MEMBERS, BY_ROW_GROUPS, FilePartitioningStage
 from gristmill.io.read.files_reader import QUARANTINE
+from gristmill.samples.argument_checks import check_positive
 from gristmill.samples.decode import DECODE_THREADS
 from gristmill.samples.read import (
     ARCHIVE_EXTENSIONS,
@@ -79,8 +80,7 @@ class ImageReaderStage(WebDatasetReaderStage):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(dali_batch_size or task_batch_size, blocksize, on_bad_record, max_bytes)
-        if not isinstance(num_threads, int) or isinstance(num_threads, bool) or num_threads < 1:
-            raise ValueError(f"num_threads is {num_threads!r}, must be a whole number, 1 or more")
+        check_positive(self.name, "num_threads", num_threads)
         self.num_threads, self.num_gpus_per_worker, self.verbose = num_threads, num_gpus_per_worker, verbose
         self.dali_batch_size, self.file_paths = dali_batch_size, file_paths
         self.storage_options = dict(storage_options or {})

@@ -22,6 +22,7 @@ from gristmill.core.stage import Columns, ProcessingStage
 from gristmill.image.batch import IMAGE, ImageBatch
 from gristmill.image.decode import MAX_PIXELS, decode
 from gristmill.image.image_header import AVIF, EXTENSIONS, FORMATS, GIF, JPEG, PNG, WEBP, BadImage, Header, header
+from gristmill.samples.argument_checks import check_positive
 from gristmill.samples.decode import encoded_views, set_aside_bad_samples, without_decoded
 from gristmill.samples.sample_files import EXTENSION
 
@@ -111,8 +112,8 @@ class ImageResizeStage(_ImageTransform):
     ) -> None:
         super().__init__(quality, image_field, max_pixels)
         for what, value in (("width", width), ("height", height)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise ValueError(f"ImageResizeStage: {what} is {value!r}, must be a whole number, 1 or more")
+            if value is not None:
+                check_positive("ImageResizeStage", what, value)
         if mode not in ("fit", "cover", "crop", "exact"):
             raise ValueError(f"ImageResizeStage: mode is {mode!r}, must be fit, cover, crop or exact")
         self.width, self.height, self.mode, self.enlarge = width, height, mode, enlarge

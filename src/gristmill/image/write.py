@@ -17,6 +17,7 @@ from gristmill.image.batch import ImageBatch
 from gristmill.io.storage.file_input import parse_size
 from gristmill.io.write.commit import OutputFormat
 from gristmill.io.write.parquet_format import ParquetFormat
+from gristmill.samples.argument_checks import check_positive
 from gristmill.samples.shard_formats import WebDatasetFormat
 from gristmill.samples.write import SampleDirectoryWriter, SampleWriter
 
@@ -44,8 +45,7 @@ class ImageWriterStage(SampleWriter[ImageBatch]):
         mode: str = "ignore",
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        if not isinstance(images_per_tar, int) or isinstance(images_per_tar, bool) or images_per_tar < 1:
-            raise ValueError(f"{self.name}: images_per_tar is {images_per_tar!r}, must be a whole number, 1 or more")
+        check_positive(self.name, "images_per_tar", images_per_tar)
         super().__init__(output_dir, fields, mode, storage_options)
         self.images_per_tar, self.verbose = images_per_tar, verbose
         self.deterministic_name, self.remove_image_data = deterministic_name, remove_image_data

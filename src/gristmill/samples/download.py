@@ -21,6 +21,7 @@ from gristmill.core.arrow.array_building import as_one_array, make_array
 from gristmill.core.errors import DownloadError
 from gristmill.core.stage import Columns, ProcessingStage
 from gristmill.io.fetch.http_client import HttpClient, Manners
+from gristmill.samples.argument_checks import check_positive
 from gristmill.samples.batch import BadSample, SampleBatch, usual_extension
 from gristmill.samples.decode import set_aside_bad_samples
 from gristmill.samples.sample_files import EXTENSION
@@ -64,7 +65,7 @@ class UrlDownloadStage(ProcessingStage[In, Out]):
     ) -> None:
         super().__init__()
         for what, number in (("num_threads", num_threads), ("max_bytes", max_bytes)):
-            check_count(what, number)
+            check_positive(self.name, what, number)
         self.url_field, self.num_threads, self.timeout, self.retries = url_field, num_threads, timeout, retries
         self.max_bytes, self.respect_opt_out, self.allow_private = max_bytes, respect_opt_out, allow_private
         self.per_host, self.requests_per_second, self.user_agent = per_host, requests_per_second, user_agent
@@ -149,11 +150,6 @@ class UrlDownloadStage(ProcessingStage[In, Out]):
             allow_private=self.allow_private,
             **named,
         )
-
-
-def check_count(what: str, number: Any) -> None:
-    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-        raise ValueError(f"{what} is {number!r}, must be a whole number, 1 or more")
 
 
 def opts_out(values: list[str], directives: Collection[str] = OPT_OUT) -> str | None:

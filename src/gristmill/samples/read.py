@@ -32,6 +32,7 @@ from gristmill.io.read.file_listing import InputFile, Paths, list_files
 from gristmill.io.read.file_partitions import BY_MEMBERS, FilePartition, FilePartitioningStage
 from gristmill.io.read.files_reader import QUARANTINE, FilesReader, relative_file_name
 from gristmill.io.storage.file_input import BadRecord, FileInput
+from gristmill.samples.argument_checks import check_positive
 from gristmill.samples.batch import S, SampleBatch, sample_extensions
 from gristmill.samples.sample_files import (
     SampleFiles,
@@ -63,8 +64,7 @@ class SampleReader(FilesReader[Files, S]):
         """`max_bytes` is the size of the largest file that is read."""
         super().__init__(blocksize=blocksize, on_bad_record=on_bad_record)
         for what, number in (("task_batch_size", task_batch_size), ("max_bytes", max_bytes)):
-            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-                raise ValueError(f"{what} is {number!r}, must be a whole number, 1 or more")
+            check_positive(self.name, what, number)
         self.task_batch_size, self.max_bytes = task_batch_size, max_bytes
 
     def tables(self, source: FileInput) -> Iterator[pa.Table]:

@@ -37,6 +37,7 @@ from gristmill.core.stage_roles import PlanningRole, RunStateRole
 from gristmill.core.task import EmptyTask, FileGroupTask, Lineage, Task, digest
 from gristmill.io.read.file_partitions import FilePartition, FilePartitioningStage
 from gristmill.io.read.files_reader import SKIP
+from gristmill.samples.argument_checks import check_positive
 from gristmill.samples.batch import DocumentBatch
 from gristmill.text.read import FileReader, ReaderStage
 from gristmill.text.resample import check_factor, draw_per_row, repeat_rows
@@ -113,8 +114,8 @@ class Blend(CompositeStage[EmptyTask, DocumentBatch]):
         if self.tokens is not None and self.token_field is None:
             raise ValueError("Blend: name the column with the number of tokens: token_field=...")
         for what, budget in (("documents", self.documents), ("tokens", self.tokens)):
-            if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int) or budget < 1):
-                raise ValueError(f"Blend: {what} is {budget!r}, must be a whole number, 1 or more")
+            if budget is not None:
+                check_positive("Blend", what, budget)
 
     def decompose(self) -> Sequence[ProcessingStage[Any, Any]]:
         listers = {name: reader.lister() for name, reader in self.sources.items()}

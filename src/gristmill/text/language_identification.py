@@ -13,8 +13,8 @@ from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.deciding_stage import DecidingStage, Decision
 from gristmill.core.errors import PlanError, did_you_mean, shorten
 from gristmill.models.fasttext_model import UNKNOWN, FastTextModel
+from gristmill.samples.argument_checks import check_count, check_ratio
 from gristmill.samples.batch import DocumentBatch
-from gristmill.text.argument_checks import check_count, check_ratio
 from gristmill.text.document_filter import DocumentFilter
 from gristmill.text.statistics import column_statistics
 from gristmill.text.text_columns import as_array, python_values, text_column

@@ -21,8 +21,8 @@ from gristmill.core.errors import ColumnError
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.stage_roles import GatherRole
 from gristmill.core.task import GatherTask
+from gristmill.samples.argument_checks import check_count
 from gristmill.samples.batch import DocumentBatch
-from gristmill.text.argument_checks import check_count
 from gristmill.text.text_columns import any_column, text_column
 
 if TYPE_CHECKING:

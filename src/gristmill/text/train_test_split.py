@@ -14,8 +14,8 @@ from gristmill.core.deciding_stage import DecidingStage, Decision
 from gristmill.core.errors import did_you_mean
 from gristmill.core.row_sampling import draw_uniform, row_ids
 from gristmill.core.task import digest
+from gristmill.samples.argument_checks import check_count, check_ratio
 from gristmill.samples.batch import DocumentBatch
-from gristmill.text.argument_checks import check_count, check_ratio
 from gristmill.text.text_columns import text_column
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from gristmill.io.write import jsonl_format, parquet_format
 from gristmill.io.write.commit import WRITE_MODES, CommitFiles, OutputFormat, WriteFragments
 from gristmill.io.write.hub_file_names import check_split
 from gristmill.io.write.output_schema import AS_JSON, STRUCTS
+from gristmill.samples.argument_checks import check_choice, check_output_path, check_positive
 from gristmill.samples.batch import DocumentBatch
-from gristmill.text.argument_checks import check_choice, check_output_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -171,8 +171,7 @@ class ParquetWriter(_Writer):
         codec = self.compression or codec or "zstd"
         check_choice(self.name, "compression", codec, ["zstd", "snappy", "gzip", "lz4", "brotli", "none"])
         rows = options.pop("row_group_size", parquet_format.ROW_GROUP_ROWS)
-        if not isinstance(rows, int) or rows < 1:
-            raise ValueError(f"{self.name}: row_group_size is {rows!r}, must be a whole number, 1 or more")
+        check_positive(self.name, "row_group_size", rows)
         extension = self._extension(".parquet")
         return parquet_format.ParquetFormat(
             codec,

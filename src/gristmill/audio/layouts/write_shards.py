@@ -33,6 +33,7 @@ from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.commit import CommitFiles, Fragment, OutputFiles, OutputFormat
 from gristmill.io.write.hub_file_names import HubFileNames
 from gristmill.io.write.parquet_format import ParquetFormat, fragment_tables
+from gristmill.samples.argument_checks import check_positive
 from gristmill.samples.sample_files import EXTENSION
 from gristmill.samples.write import SampleWriter, WriteSampleFragments
 
@@ -342,8 +343,7 @@ class _ShardWriter(SampleWriter[AudioBatch]):
         audio_format: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        if not isinstance(samples_per_tar, int) or isinstance(samples_per_tar, bool) or samples_per_tar < 1:
-            raise ValueError(f"{self.name}: samples_per_tar is {samples_per_tar!r}, must be a whole number, 1 or more")
+        check_positive(self.name, "samples_per_tar", samples_per_tar)
         check_audio_format(self.name, audio_format)
         super().__init__(output_dir, None, "ignore", storage_options)
         self.samples_per_tar, self.audio_format = samples_per_tar, audio_format

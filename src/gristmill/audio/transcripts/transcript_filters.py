@@ -31,6 +31,7 @@ from gristmill.audio.transcripts.error_rates import (
 from gristmill.audio.transcripts.hallucination_signs import HallucinationSigns
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.lazy_compute import pc
+from gristmill.samples.argument_checks import check_positive
 
 PRED_TEXT = "pred_text"
 
@@ -264,8 +265,7 @@ class TranscriptRepetitionFilter(_TextFilter):
     def __init__(self, max_repeated: float = 0.3, ngram: int = 3, text_key: str = TEXT) -> None:
         self.max_repeated, self.ngram = max_repeated, ngram
         self._check_bounds()
-        if not isinstance(ngram, int) or ngram < 1:
-            raise ValueError(f"{self.name}: ngram is {ngram!r}, must be a whole number, 1 or more")
+        check_positive(self.name, "ngram", ngram)
         self.text_key = text_key
 
     def _score(self, text: str) -> float:

@@ -38,14 +38,6 @@ def components(u: Column, v: Column) -> pa.Table:
     return pa.table([from_numbers(nodes[order]), from_numbers(roots[order])], schema=CLUSTERS)
 
 
-def spanning_edges(u: Numbers, v: Numbers) -> Numbers:
-    """Whether each edge connects two components of the edges before it: these edges are a spanning forest."""
-    if kernels is not None:
-        joins = kernels.forest(np.ascontiguousarray(u), np.ascontiguousarray(v))
-        return np.frombuffer(joins, np.uint8).astype(np.bool_)
-    return np.array(reference.forest(zip(u.tolist(), v.tolist(), strict=True)), np.bool_)
-
-
 class IncrementalComponents:
     """The components of the nodes 0 to `count`, from edges that come in blocks.
 

@@ -306,8 +306,3 @@ def _codes(one: Numbers, other: Numbers, nodes: Numbers) -> Numbers:
     """A number for each pair of nodes, the same in both directions."""
     low, high = np.searchsorted(nodes, np.minimum(one, other)), np.searchsorted(nodes, np.maximum(one, other))
     return low * np.int64(len(nodes)) + high
-
-
-def removed_ids(table: pa.Table) -> pa.Array:
-    """The ids of the dropped rows of a cluster table."""
-    return as_one_array(table["id"]).filter(from_numbers(~flags(table["kept"])))

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.arrow.native_kernels import kernels
-from gristmill.dedup.columns.arrow_numpy import Column, Numbers, as_bytes, as_one_array, from_numbers, validity
+from gristmill.dedup.columns.arrow_numpy import Column, Numbers, as_bytes, from_numbers, validity
 
 HASH_TYPE = pa.binary(16)
 
@@ -29,12 +29,6 @@ def hash64(column: Column, seed: int = 0) -> pa.UInt64Array:
     """The first half of `hash128`, as a number. The chance that two of 100 million texts collide is 1 in 3,700."""
     array = as_bytes(column)
     return from_numbers(_halves(array, seed)[:, 0], validity(array))
-
-
-def id64(column: Column) -> pa.Int64Array:
-    """A 64-bit integer for each id: integers as they are, other types by `hash64`."""
-    array = as_one_array(column)
-    return array.cast(pa.int64()) if pa.types.is_integer(array.type) else hash64(array).view(pa.int64())
 
 
 def hash_columns(columns: Sequence[Column], seed: int = 0) -> pa.FixedSizeBinaryArray:

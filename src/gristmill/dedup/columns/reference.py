@@ -278,17 +278,3 @@ def components(edges: Iterable[tuple[int, int]]) -> dict[int, int]:
         low, high = sorted((root(u), root(v)))
         parents[high] = low
     return {node: root(node) for node in parents}
-
-
-def forest(edges: Iterable[tuple[int, int]]) -> list[bool]:
-    """Whether each edge connects two components of the edges before it."""
-    labels: dict[int, set[int]] = {}
-    joins = []
-    for u, v in edges:
-        one, other = labels.setdefault(u, {u}), labels.setdefault(v, {v})
-        joins.append(one is not other)
-        if one is not other:
-            small, large = sorted((one, other), key=len)
-            large |= small
-            labels.update(dict.fromkeys(small, large))
-    return joins

@@ -70,12 +70,6 @@ class BloomFilter:
         seen[flags(present)] = known
         return from_numbers(seen)
 
-    @property
-    def error_rate(self) -> float:
-        """The current probability that a text that was not added is found."""
-        filled = int(np.bitwise_count(np.frombuffer(self.bits, np.uint64)).sum()) / (len(self.bits) * 8)
-        return float(filled**self.probes)
-
     def merge(self, other: BloomFilter) -> None:
         """Add all texts of another filter, which was made with the same arguments."""
         if self._shape() != other._shape():

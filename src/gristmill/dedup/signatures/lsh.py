@@ -154,15 +154,6 @@ def _hash_slowly(data: bytes, piece: int, only: range) -> bytes:
     )
 
 
-def band_columns(signatures: Column, bands: int, rows: int, only: range | None = None) -> pa.Table:
-    """A column of keys for each band: `band_0`, `band_1`...; null for signatures that are null."""
-    found = band_hashes(signatures, bands, rows, only)
-    array = as_one_array(signatures)
-    valid = None if not array.null_count else array.is_valid().buffers()[1]
-    names = [f"band_{band}" for band in (only or range(bands))]
-    return pa.table([from_numbers(found[:, place], valid) for place in range(len(names))], names)
-
-
 def band_rows(ids: Column, signatures: Column, bands: int, rows: int, only: range | None = None) -> pa.Table:
     """A row for each band of each document that has a signature: `key` and `id`."""
     array, ids = as_one_array(signatures), as_one_array(ids)
@@ -224,9 +215,3 @@ def distinct_pairs(u: Numbers, v: Numbers) -> pa.Table:
     u, v = u[order], v[order]
     new = np.append(True, (u[1:] != u[:-1]) | (v[1:] != v[:-1]))[: len(u)]
     return pa.table([from_numbers(u[new]), from_numbers(v[new])], schema=PAIRS)
-
-
-def kept_pairs(pairs: pa.Table, similarity: Column, threshold: float) -> pa.Table:
-    """The pairs whose similarity is at least `threshold`, with a column `similarity`."""
-    values = numbers(similarity, np.float64)
-    return pairs.append_column("similarity", from_numbers(values)).filter(from_numbers(values >= threshold))

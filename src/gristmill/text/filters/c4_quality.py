@@ -11,7 +11,7 @@ from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.native_kernels import kernels
 from gristmill.core.deciding_stage import Measures, Rule
-from gristmill.text.argument_checks import check_count
+from gristmill.samples.argument_checks import check_count
 from gristmill.text.document_filter import BoundedFilter
 from gristmill.text.modifiers.line_cleaners import C4_POLICY_PHRASES, JAVASCRIPT, LINE_END_MARKS, LineCleaner
 from gristmill.text.rule_filter import NumberedRuleFilter

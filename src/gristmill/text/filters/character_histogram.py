@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.errors import InputError
-from gristmill.text.argument_checks import check_ratio
+from gristmill.samples.argument_checks import check_ratio
 from gristmill.text.document_filter import DocumentFilter
 from gristmill.text.text_columns import Texts, as_array
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.text.argument_checks import check_bounds, check_language, check_ratio
+from gristmill.samples.argument_checks import check_bounds, check_language, check_ratio
 from gristmill.text.document_filter import (
     BoundedFilter,
     StatisticFilter,

@@ -14,7 +14,7 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.deciding_stage import Measures, Rule
-from gristmill.text.argument_checks import check_count, check_not_negative, check_ratio
+from gristmill.samples.argument_checks import check_count, check_not_negative, check_ratio
 from gristmill.text.document_filter import safe_ratio
 from gristmill.text.rule_filter import LexemeRuleFilter, StatisticRuleFilter
 from gristmill.text.statistics import column_statistics, reference

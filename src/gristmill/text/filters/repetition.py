@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.text.argument_checks import check_language, check_ratio
+from gristmill.samples.argument_checks import check_language, check_ratio
 from gristmill.text.document_filter import StatisticFilter, safe_ratio
 from gristmill.text.filters.heuristics import RatioFilter
 from gristmill.text.statistics.reference import MAX_NGRAM_WORDS

@@ -24,7 +24,7 @@ from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.errors import InputError, did_you_mean
 from gristmill.io.formats.html_tags import END, START, TEXT, read_tags
-from gristmill.text.argument_checks import check_bounds, check_count, check_number, check_ratio
+from gristmill.samples.argument_checks import check_bounds, check_count, check_number, check_ratio
 from gristmill.text.document_filter import BoundedFilter, DocumentFilter, within_bounds
 from gristmill.text.text_columns import as_array
 from gristmill.text.tokens.tokenizer import Tokenizer

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
-from gristmill.text.argument_checks import check_bounds
+from gristmill.samples.argument_checks import check_bounds
 from gristmill.text.document_filter import BoundedFilter
 from gristmill.text.tokens.tokenizer import Tokenizer, check_no_kwargs
 

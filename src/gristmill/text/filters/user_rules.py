@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.text.argument_checks import check_bounds
+from gristmill.samples.argument_checks import check_bounds
 from gristmill.text.document_filter import BoundedFilter, DocumentFilter
 from gristmill.text.text_columns import as_array
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from gristmill.core.errors import InputError
 from gristmill.core.task import digest
-from gristmill.text.argument_checks import check_count, check_number, check_ratio
+from gristmill.samples.argument_checks import check_count, check_number, check_ratio
 from gristmill.text.document_filter import BoundedFilter, DocumentFilter
 from gristmill.text.filters.user_lists import EntriesOrFile, check_entries_file, read_entries
 from gristmill.text.statistics.stop_words import STOP_WORDS

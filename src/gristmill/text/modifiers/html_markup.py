@@ -12,7 +12,7 @@ from html import unescape
 from typing import TYPE_CHECKING
 
 from gristmill.io.formats.html_tags import END, START, TEXT, read_tags
-from gristmill.text.argument_checks import check_count
+from gristmill.samples.argument_checks import check_count
 from gristmill.text.document_modifier import DocumentModifier
 from gristmill.text.modifiers.removers import modify_matching_rows
 

@@ -11,7 +11,7 @@ from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.native_kernels import kernels
 from gristmill.core.arrow.table_conversion import is_text
-from gristmill.text.argument_checks import check_count
+from gristmill.samples.argument_checks import check_count
 from gristmill.text.document_modifier import DocumentModifier
 from gristmill.text.text_columns import as_array
 

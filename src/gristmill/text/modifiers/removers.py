@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.text.argument_checks import check_count
+from gristmill.samples.argument_checks import check_count
 from gristmill.text.document_modifier import DocumentModifier
 from gristmill.text.statistics.reference import LOREM_IPSUM, POLICY_PHRASES
 from gristmill.text.text_columns import as_array

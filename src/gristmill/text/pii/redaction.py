@@ -26,8 +26,8 @@ from gristmill.core.arrow.table_conversion import json_array
 from gristmill.core.deciding_stage import DecidingStage, Decision
 from gristmill.core.errors import did_you_mean
 from gristmill.core.secret_values import Secret
+from gristmill.samples.argument_checks import check_count
 from gristmill.samples.batch import DocumentBatch
-from gristmill.text.argument_checks import check_count
 from gristmill.text.document_filter import BoundedFilter
 from gristmill.text.document_modifier import DocumentModifier
 from gristmill.text.pii.identifiers import find_cards, find_emails, find_ibans, find_ipv4, find_ipv6

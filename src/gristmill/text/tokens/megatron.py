@@ -33,8 +33,8 @@ from gristmill.io.write.commit import (
     partition_name,
 )
 from gristmill.io.write.parquet_format import stream_batches
+from gristmill.samples.argument_checks import check_choice, check_count, check_output_path
 from gristmill.samples.batch import DocumentBatch
-from gristmill.text.argument_checks import check_choice, check_count, check_output_path
 from gristmill.text.tokens.tokenize_documents import TOKENS_COLUMN, TokenizeDocuments
 from gristmill.text.tokens.tokenizer import ENCODE_BATCH_DOCUMENTS, check_no_kwargs
 

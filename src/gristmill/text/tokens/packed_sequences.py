@@ -17,8 +17,8 @@ from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import WrittenFiles
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.commit import WRITE_MODES, CommitFiles, OutputFormat, WriteFragments
+from gristmill.samples.argument_checks import check_choice, check_count, check_output_path
 from gristmill.samples.batch import DocumentBatch
-from gristmill.text.argument_checks import check_choice, check_count, check_output_path
 from gristmill.text.tokens.megatron import (
     little_endian_bytes,
     read_token_fragments,

@@ -10,8 +10,8 @@ from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.deciding_stage import DecidingStage, Decision
 from gristmill.core.errors import PlanError
+from gristmill.samples.argument_checks import check_count
 from gristmill.samples.batch import DocumentBatch
-from gristmill.text.argument_checks import check_count
 from gristmill.text.text_columns import text_column
 from gristmill.text.tokens.tokenizer import ENCODE_BATCH_DOCUMENTS, HubAccess, Tokenizer
 

@@ -29,6 +29,11 @@ def check_count(name: str, parameter: str, value: Any, least: int = 0) -> None:
         raise ValueError(f"{name}: {parameter} is {value!r}, must be a whole number, {least} or more")
 
 
+def check_positive(name: str, parameter: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name}: {parameter} is {value!r}, must be a whole number, 1 or more")
+
+
 def check_bounds(name: str, quantity: str, low: float, high: float) -> None:
     check_number(name, f"min_{quantity}", low)
     check_number(name, f"max_{quantity}", high)
