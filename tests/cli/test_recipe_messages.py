@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gristmill.cli.main import app
+from gristmill.cli.recipe_runner import exit_on_error
 
 READ = "  - JsonlReader: {file_paths: data}\n"
 WRITE = "  - JsonlWriter: {path: out}\n"
@@ -144,3 +146,10 @@ def test_an_unexpected_error_is_one_line_and_v_shows_its_traceback(monkeypatch: 
     done = run("broken.yaml")
     assert (done.exit_code, done.stderr) == (1, "error: KeyError: 'colour'\n(-v shows the traceback)\n")
     assert isinstance(run("broken.yaml", "-v").exception, KeyError)
+
+
+def test_a_warning_is_one_line_without_the_place_in_the_code() -> None:
+    with warnings.catch_warnings(), exit_on_error(False):
+        told = warnings.formatwarning(RuntimeWarning("few rows\x1b[2J"), RuntimeWarning, "segment_runner.py", 82)
+    assert told == "warning: few rows [2J\n"
+    assert warnings.formatwarning("x", RuntimeWarning, "a.py", 1).startswith("a.py:1: RuntimeWarning: x")

@@ -72,6 +72,12 @@ def test_whatif_counts_and_shows_what_would_change(mill: Path) -> None:
     )
 
 
+def test_whatif_without_a_setting_names_those_that_there_are(mill: Path) -> None:
+    told = gristmill("whatif", mill / "run", code=2).stderr
+    assert told.startswith("error: whatif needs --set, as in --set WordCountFilter.min_words=20. The filters")
+    assert "\n  MeanWordLengthFilter: min_mean_word_length=3, max_mean_word_length=4.5" in told
+
+
 def test_whatif_apply_gives_what_a_run_gives_without_scoring_again(mill: Path) -> None:
     setting = ["--set", "WordCountFilter.min_words=10"]
     told = gristmill("whatif", mill / "run", *setting, "--apply", mill / "new", "--workers", "0").stdout

@@ -136,6 +136,22 @@ def test_a_new_key_for_hashes_is_a_change_and_new_credentials_are_none() -> None
     assert "12345678" not in described
 
 
+def test_what_is_done_with_secrets_is_no_secret(tmp_path: Path) -> None:
+    action = {"email": "redact", "secret": "drop"}
+    stages = [
+        {"JsonlReader": {"file_paths": "in"}},
+        {"RedactPii": {"action": action}},
+        {"JsonlWriter": {"path": "out"}},
+    ]
+    (tmp_path / "recipe.yaml").write_text(json.dumps({"stages": stages}))
+    (tmp_path / "again.yaml").write_text(load_recipe(tmp_path / "recipe.yaml").to_yaml())
+    assert load_recipe(tmp_path / "again.yaml").build().stages[1].action == action
+    redacting, dropping = RedactPii(), RedactPii(action=action)
+    assert plan_differences([describe_stage(redacting)], [describe_stage(dropping)])
+    remember_secrets([redacting, dropping])
+    assert hide_secrets("redact or drop") == "redact or drop"
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [

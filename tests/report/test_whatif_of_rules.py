@@ -12,6 +12,7 @@ import pytest
 from gristmill import LocalExecutor, Pipeline, Route
 from gristmill.core.row_sampling import Sample
 from gristmill.report.run_records import Records
+from gristmill.report.score_reuse import with_recorded_scores
 from gristmill.report.whatif import WhatIf, whatif
 from gristmill.report.why import why
 from gristmill.text import (
@@ -24,6 +25,7 @@ from gristmill.text import (
     JsonlWriter,
     Modify,
     NonAlphaNumericFilter,
+    RepeatingTopNGramsFilter,
     ScoreFilter,
     UrlRemover,
     WordCountFilter,
@@ -222,6 +224,71 @@ def test_each_rule_of_a_changed_stage_is_counted(place: Path) -> None:
     ]
     assert told.rules == {name: (counts[0][name], counts[1][name]) for name in counts[0]}
     assert told.rules[f"{stage}/GopherQualityFilter/words"][0] < told.rules[f"{stage}/GopherQualityFilter/words"][1]
+
+
+@pytest.mark.parametrize(
+    ("stages", "setting", "value", "again"),
+    [
+        *CHAINS,
+        (
+            [ScoreFilter(FineWebQualityFilter(), score_field="rule")],
+            "FineWebQualityFilter.short_line_length",
+            90,
+            [ScoreFilter(FineWebQualityFilter(short_line_length=90), score_field="rule")],
+        ),
+        (
+            [ScoreFilter(RepeatingTopNGramsFilter(2, 0.3), score_field="share")],
+            "RepeatingTopNGramsFilter.n",
+            3,
+            [ScoreFilter(RepeatingTopNGramsFilter(3, 0.3), score_field="share")],
+        ),
+        (
+            [ScoreFilter(FineWebQualityFilter(), score_field="rule", invert=True)],
+            "FineWebQualityFilter.line_punct_thr",
+            0.5,
+            [ScoreFilter(FineWebQualityFilter(0.5), score_field="rule", invert=True)],
+        ),
+    ],
+    ids=lambda one: one if type(one) is str else "",
+)
+def test_a_run_with_recorded_scores_is_the_run_without_them(
+    place: Path, stages: list[Any], setting: str, value: Any, again: list[Any]
+) -> None:
+    read = JsonlReader(place / "in.jsonl")
+    Pipeline("one", stages=[read, *stages]).run(HERE, place / "run", scores=True)
+    whole = Pipeline("again", stages=[read, *again])
+    reusing, _ = with_recorded_scores(whole, Records(str(place / "run")), {setting: value})
+    runs = [
+        ([row for task in result for row in task.to_rows()], stage_drops(place / name))
+        for name, pipeline in (("whole", whole), ("reusing", reusing))
+        for result in [pipeline.run(HERE, place / name)]
+    ]
+    assert runs[0] == runs[1]
+
+
+def stage_drops(run: Path) -> list[Any]:
+    stages = json.loads((run / "report.json").read_text())["stages"]
+    return [(line["dropped"], [one for one in line.get("rules", ()) if one["dropped"]]) for line in stages]
+
+
+def test_rules_are_judged_by_recorded_numbers_without_measuring_again(place: Path) -> None:
+    read = JsonlReader(place / "in.jsonl")
+    Pipeline("one", stages=[read, ScoreFilter(GopherQualityFilter())]).run(HERE, place / "run", scores=True)
+    whole = Pipeline("again", stages=[read, ScoreFilter(GopherQualityFilter(120))])
+    reusing, count = with_recorded_scores(
+        whole, Records(str(place / "run")), {"GopherQualityFilter.min_doc_words": 120}
+    )
+    assert count == 1
+    assert reusing.run(HERE).summary().stages[2].counts["scores_recalled"] == 80
+
+
+def test_rows_that_change_are_shown_with_the_number_that_decides(place: Path) -> None:
+    told = asked(place, [ScoreFilter(GopherQualityFilter())], "GopherQualityFilter.min_doc_words", 120)
+    assert told.lost
+    assert all(50 <= row["scores"].pop("GopherQualityFilter/words") < 120 for row in told.lost)
+    assert not any(row["scores"] for row in told.lost)
+    told = asked(place, [ScoreFilter(WordCountFilter(10))], "WordCountFilter.min_words", 60)
+    assert {*told.lost[0]["scores"]} == {"WordCountFilter"}
 
 
 def test_rules_of_other_stages_and_inverted_ones_are_not_counted(place: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
 
 
 def make_estimate(recipe: Recipe, executor: Executor | None) -> Estimate:
-    """From some seconds of the recipe's pipeline, run in this process."""
+    """From some seconds of the recipe's pipeline, run in this process. The run itself gives the warnings."""
     from gristmill.core.executor import default_executor
     from gristmill.executors.local.local_executor import LocalExecutor
     from gristmill.observe.estimate import estimate
 
-    return estimate(recipe.build(), executor or default_executor(), LocalExecutor(num_workers=0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return estimate(recipe.build(), executor or default_executor(), LocalExecutor(num_workers=0))
 
 
 def print_estimate(estimate: Estimate) -> None:

@@ -9,6 +9,7 @@ import shlex
 import signal
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -356,7 +357,8 @@ def _terminable() -> Iterator[None]:
 def exit_on_error(verbose: bool | None = None) -> Iterator[None]:
     """Errors are messages, not tracebacks, unless `verbose`. A command without that option shows those of defects."""
     try:
-        yield
+        with _warnings_as_messages():
+            yield
     except GristmillError as error:
         message = str(error)
         if isinstance(error, StageError) and error.details and not verbose:
@@ -378,6 +380,25 @@ def exit_on_error(verbose: bool | None = None) -> Iterator[None]:
             raise
         print_error(f"error: {explain_storage_error(error)}\n(-v shows the traceback)")
         raise typer.Exit(1) from None
+
+
+@contextlib.contextmanager
+def _warnings_as_messages() -> Iterator[None]:
+    """Warnings of runs are one line, without the place in the code."""
+    before = warnings.formatwarning
+
+    def format_warning(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
+        if issubclass(category, RuntimeWarning | UserWarning):
+            return f"warning: {printable(str(message))}\n"
+        return before(message, category, filename, lineno, line)
+
+    warnings.formatwarning = format_warning
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 def print_error(message: str) -> None:

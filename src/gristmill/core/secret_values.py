@@ -30,6 +30,8 @@ _SECRET_NAME = re.compile(
     r"|bearer|cookies?|signature|sig|connection_string|access_key_id|accesskeyid|\w*security_token|\w*apikey|token|jwt))$"
 )
 _PLAIN_TOKEN = re.compile(r"(^|_)(pad|eos|bos|eod|unk|sep|cls|mask|end|start|special)_token$")
+_ACTIONS = frozenset({"redact", "hash", "drop"})
+"""What may be done with secrets that are found in texts: `{"secret": "drop"}` holds no secret."""
 _COLUMN_NAME = re.compile(r"[a-z_]+")
 _LOGIN = re.compile(r"(?<=://)([^/@\s\"'<>:]{0,200}:(?!\d+/)[^@\s\"'<>]{0,500})(?=@)")
 _TOKEN_LOGIN = re.compile(r"(?<=https://)([^/@\s\"'<>:]{16,500})(?=@)")
@@ -75,6 +77,11 @@ def is_secret_name(name: str) -> bool:
     return _SECRET_NAME.search(words) is not None and not _PLAIN_TOKEN.search(words)
 
 
+def holds_secret(name: str, value: Any) -> bool:
+    """Whether a value is a secret, or has some inside, because of the name that it has."""
+    return is_secret_name(name) and not (isinstance(value, str) and value in _ACTIONS)
+
+
 def remember_secrets(value: Any) -> None:
     """Have `hide_secrets` find the secrets in a value wherever they appear."""
     global _pattern  # noqa: PLW0603  what a process knows
@@ -100,7 +107,7 @@ def secrets_in(value: Any, name: str = "", secret: bool = False, depth: int = 0,
     elif depth < _MAX_DEPTH and (id(value), secret) not in seen:
         seen.add((id(value), secret))
         for key, inner in _named_parts(value):
-            yield from secrets_in(inner, key, secret or is_secret_name(key), depth + 1, seen)
+            yield from secrets_in(inner, key, secret or holds_secret(key, inner), depth + 1, seen)
 
 
 def _named_parts(value: Any) -> Iterator[tuple[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from gristmill.core.secret_values import Secret, is_secret_name, map_url_secrets
+from gristmill.core.secret_values import Secret, holds_secret, map_url_secrets
 from gristmill.recipes.variables import ENVIRONMENT, escape
 
 
@@ -18,7 +18,7 @@ class SecretReferences:
 
     def write(self, value: Any, owner: str, name: str = "", secret: bool = False) -> Any:
         """`value` is the parameter `name` of `owner`; within a `secret`, every text is one."""
-        secret = secret or (bool(name) and is_secret_name(name))
+        secret = secret or (bool(name) and holds_secret(name, value))
         if isinstance(value, Secret) and value.reference:
             return value.reference
         if isinstance(value, dict | list | tuple):

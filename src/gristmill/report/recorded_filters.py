@@ -65,6 +65,14 @@ class RecordedFilter:
         return bool(self.settings)
 
     @property
+    def is_recallable(self) -> bool:
+        """Whether all recorded numbers are those that the stage would compute with its parameters."""
+        told = [(label, one) for label, several in self.rules.items() for one in several]
+        return all(self.comparable.get(label) for label in self.columns) and (
+            not self.changed or all(self._is_measured_as_before(label, one) for label, one in told)
+        )
+
+    @property
     def not_known(self) -> list[str]:
         """The filters that cannot be judged with their new parameters by what was recorded."""
         return [label for label, same in self.comparable.items() if not same]
@@ -118,6 +126,20 @@ class RecordedFilter:
                     told = limit_text(limit, rule[f"{side}_name"], side == "low")
                     return rule["rule"] or None, number, limit, told
         return None
+
+    def changed_columns(self) -> list[str]:
+        """The columns of the numbers that the changed parameters are compared with: those of the rules that differ, or
+        of a filter without named rules its score."""
+        if not self.changed or not isinstance(self.stage, DecidingStage):
+            return []
+        before, now = self.before.rules(), self.stage.rules()
+        columns = []
+        for label, column in self.columns.items():
+            kept = {rule.name: rule for rule in before.get(label, ())}
+            changed = {rule.name for rule in now.get(label, ()) if _limits(rule) != _limits(kept.get(rule.name))}
+            named = [one["column"] for one in self.rules.get(label, ()) if one["rule"] and one["rule"] in changed]
+            columns += named or ([column] if label in self.changed_labels else [])
+        return columns
 
     def drops_by_rule(self, table: pa.Table, dropped: pa.Array, changed: bool) -> Counter[str]:
         """Of rows that the stage drops, or with its changed parameters would drop: how many break each rule first, by
@@ -183,6 +205,10 @@ class RecordedFilter:
                 own = pc.if_else(pc.and_(then, pc.is_null(own)), literal(True, pa.bool_()), own)
             parts.append(own)
         return reduce(pc.and_kleene, parts) if parts else unknown
+
+
+def _limits(rule: Rule | None) -> Any:
+    return rule and (rule.low, rule.high, rule.strict, rule.spared)
 
 
 def _recorded_rule(told: Mapping[str, Any]) -> Rule:

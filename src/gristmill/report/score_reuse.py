@@ -8,21 +8,24 @@ Gives up: filters inside of composite stages. They compute their scores again, w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from gristmill.core.arrow.array_building import as_one_array, literal
+from gristmill.core.arrow.array_building import as_one_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import POSITION
 from gristmill.core.batch import SOURCE_FILE, column_cache, stored_rows
-from gristmill.core.deciding_stage import DecidingStage, Decision
+from gristmill.core.deciding_stage import DecidingStage, Decision, Measures, Rule
 from gristmill.core.pipeline import Pipeline
 from gristmill.core.plan.planner import decompose
 from gristmill.core.records.row_scores import FILE, PLACE, unique_names
+from gristmill.core.records.run_directory import OUTPUT_GONE
 from gristmill.core.stage import ProcessingStage
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.commit import safe_file_name
+from gristmill.report.recorded_filters import RecordedFilter, Settings, recorded_filters
 from gristmill.report.run_records import Records
 from gristmill.samples.batch import DocumentBatch
 from gristmill.text.score import ScoreFilter
@@ -33,20 +36,20 @@ if TYPE_CHECKING:
 _RECORDED_SCORES = "__recalled__"
 
 
-def with_recorded_scores(pipeline: Pipeline, records: Records) -> tuple[Pipeline, int]:
-    """The pipeline with filters that recall scores, and how many there are."""
+def with_recorded_scores(pipeline: Pipeline, records: Records, settings: Settings) -> tuple[Pipeline, int]:
+    """The pipeline, which has other parameters than the run by `settings`, with filters that recall scores, and how
+    many there are."""
     flat = decompose(pipeline.stages)
     names = unique_names(stage.name for stage in flat)
-    told = {stage["name"]: stage["columns"] for stage in records.scores.stages} if records.scores else {}
-    there = _segments(records)
+    rules = {rule.name: rule for rule in recorded_filters(records, settings)}
+    segments = _segments(records)
     stages: list[ProcessingStage[Any, Any]] = []
     for stage in pipeline.stages:
-        known = next((name for one, name in zip(flat, names, strict=True) if one is stage), "")
-        columns = told.get(known, {})
-        found = {there.get(column) for column in columns.values()}
+        rule = rules.get(next((name for one, name in zip(flat, names, strict=True) if one is stage), ""))
+        found = {segments.get(column) for column in rule.columns.values()} if rule else set()
         segment = found.pop() if len(found) == 1 else None
-        if isinstance(stage, ScoreFilter) and segment is not None:
-            stages.append(RecordedScoreFilter(stage, columns, segment, records.scores_directory, records.options))
+        if isinstance(stage, ScoreFilter) and rule and rule.is_recallable and segment is not None:
+            stages.append(RecordedScoreFilter(stage, rule, segment, records.scores_directory, records.options))
         else:
             stages.append(stage)
     made = Pipeline(pipeline.name, pipeline.description, stages, pipeline.config)
@@ -66,10 +69,14 @@ class RecordedScoreFilter(DecidingStage[DocumentBatch]):
     takes_empty = True
 
     def __init__(
-        self, stage: ScoreFilter, columns: Mapping[str, str], segment: int, place: str, options: Mapping[str, Any]
+        self, stage: ScoreFilter, rule: RecordedFilter, segment: int, place: str, options: Mapping[str, Any]
     ) -> None:
         super().__init__()
-        self.stage, self.columns, self.segment, self.name = stage, dict(columns), segment, stage.name
+        self.stage, self.columns, self.segment, self.name = stage, dict(rule.columns), segment, stage.name
+        self.measured = {
+            label: {one["rule"]: one["column"] for one in several if one["rule"]}
+            for label, several in rule.rules.items()
+        }
         self.place, self.options = place, dict(options)
         self._metadata: Any = None
         self._ready = False
@@ -94,21 +101,31 @@ class RecordedScoreFilter(DecidingStage[DocumentBatch]):
         known = self._known(batch) if batch.num_items else None
         if known is None:
             return self._computed(batch)
-        scores = {label: pc.drop_null(known.column(column)) for label, column in self.columns.items()}
-        verdicts = self.stage.judge({label: as_one_array(column) for label, column in scores.items()})
+        scores: dict[str, pa.Array] = {}
+        measures: dict[str, Measures] = {}
+        for step in self.stage.filter_steps():
+            numbers = {rule: _column(known, column) for rule, column in self.measured.get(step.label, {}).items()}
+            if numbers:
+                measures[step.label] = numbers
+            scores[step.label] = (
+                as_one_array(step.tool.score_measures(numbers)) if numbers else _column(known, self.columns[step.label])
+            )
+        verdicts = self.stage.judge(scores, measures)
         if verdicts.keys() != scores.keys():
             return self._computed(batch)
         self.count("scores_recalled", batch.num_items)
-        kept = pa.repeat(literal(True, pa.bool_()), batch.num_items)
-        for verdict in verdicts.values():
-            kept = pc.and_(kept, verdict)
-        return Decision(kept, {label: as_one_array(column) for label, column in scores.items()})
+        kept = reduce(pc.and_, verdicts.values())
+        dropped_by = self.stage._dropped_by([verdicts[label] for label in scores])
+        return Decision(kept, scores, measures=measures, dropped_by=dropped_by)
 
     def apply(self, batch: DocumentBatch, decision: Decision) -> DocumentBatch:
         return self.stage.apply(batch, decision)
 
     def thresholds(self) -> dict[str, str]:
         return self.stage.thresholds()
+
+    def rules(self) -> dict[str, Sequence[Rule]]:
+        return self.stage.rules()
 
     def _computed(self, batch: DocumentBatch) -> Decision:
         if not self._ready:
@@ -124,9 +141,10 @@ class RecordedScoreFilter(DecidingStage[DocumentBatch]):
         if memo not in column_cache(batch):
             column_cache(batch)[memo] = self._looked_up(batch, table)
         found: pa.Table | None = column_cache(batch)[memo]
-        if found is None or any(column not in found.column_names for column in self.columns.values()):
+        needed = {*self.columns.values(), *(column for each in self.measured.values() for column in each.values())}
+        if found is None or not needed <= {*found.column_names}:
             return None
-        mine = found.select(list(self.columns.values()))
+        mine = found.select([*needed])
         mine = mine if rows is None else mine.filter(rows)
         return None if any(column.null_count for column in mine.columns) else mine
 
@@ -150,7 +168,12 @@ class RecordedScoreFilter(DecidingStage[DocumentBatch]):
         return found.take(pc.index_in(places, value_set=as_one_array(found.column(PLACE))))
 
 
+def _column(table: pa.Table, name: str) -> pa.Array:
+    return as_one_array(table.column(name))
+
+
 def changes_since_run(pipeline: Pipeline, place: str) -> Sequence[str]:
-    """What has changed since a run, so that its scores may not be those of the rows that are there now."""
+    """What has changed since a run, so that its scores may not be those of the rows that are there now. Output that is
+    gone, such as the partitions of a run without a run directory, is no such change."""
     changes, left, _ = pipeline.left_to_do(place)
-    return [*changes, *(f"{', '.join(lineage.files)}: {why}" for lineage, why in left)]
+    return [*changes, *(f"{', '.join(lineage.files)}: {why}" for lineage, why in left if why != OUTPUT_GONE)]

@@ -268,7 +268,7 @@ def _counted(values: pa.Array) -> dict[str, int]:
 
 
 def _sample_row(row: Mapping[str, Any], records: Records, rules: Sequence[RecordedFilter]) -> dict[str, Any]:
-    changed = [column for rule in rules if rule.changed for column in rule.columns.values()]
+    changed = [column for rule in rules for column in rule.changed_columns()]
     return {
         "file": row[FILE],
         "position": row[PLACE],

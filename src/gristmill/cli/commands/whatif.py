@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +12,7 @@ import typer
 
 from gristmill.cli.commands.why import RunDirectory
 from gristmill.cli.recipe_runner import ExecutorName, Quiet, Verbose, Workers, allow_local_modules, exit_on_error
-from gristmill.core.errors import InputError
+from gristmill.core.errors import InputError, RecipeError
 from gristmill.core.result import count_noun
 
 if TYPE_CHECKING:
@@ -24,13 +24,13 @@ NEEDS_RECIPE = "the run was started from Python; change the pipeline there and r
 def whatif(
     run: RunDirectory,
     settings: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
             help="A parameter, as Filter.parameter=value; Filter#2 is the second of them.",
         ),
-    ],
+    ] = None,
     samples: Annotated[int, typer.Option("-n", min=0, help="How many rows to show of those that change.")] = 3,
     apply: Annotated[
         str | None, typer.Option("--apply", metavar="OUT", help="Run the recipe again with them, into this directory.")
@@ -48,6 +48,8 @@ def whatif(
         from gristmill.report.whatif import whatif as ask
 
         allow_local_modules()
+        if not settings:
+            raise RecipeError(_what_to_set(run))
         changes = parse_settings(settings)
         found = ask(run, changes, samples)
         if as_json:
@@ -55,11 +57,31 @@ def whatif(
         elif not quiet:
             print_whatif(found)
         if apply:
-            rerun_with(run, settings, apply, executor, workers, quiet or as_json)
+            rerun_with(run, settings, changes, apply, executor, workers, quiet or as_json)
+
+
+def _what_to_set(run: str) -> str:
+    """What is asked for without --set: the parameters that the filters of a run have."""
+    from gristmill.report.recorded_filters import recorded_filters
+    from gristmill.report.run_records import Records
+
+    rules = [one for one in recorded_filters(Records(run)) if not one.needs_all_rows]
+    filters = {label: text for one in rules for label, text in one.thresholds.items() if text}
+    examples = [f"{label}.{text.partition(',')[0]}" for label, text in filters.items() if "=" in text.partition(",")[0]]
+    shown = "".join(f"\n  {label}: {text}" for label, text in filters.items())
+    return f"whatif needs --set, as in --set {(examples or ['WordCountFilter.min_words=20'])[0]}" + (
+        f". The filters of this run:{shown}" if shown else ""
+    )
 
 
 def rerun_with(
-    run: str, settings: Sequence[str], out: str, executor: str | None, workers: int | None, quiet: bool
+    run: str,
+    settings: Sequence[str],
+    parameters: Mapping[str, Any],
+    out: str,
+    executor: str | None,
+    workers: int | None,
+    quiet: bool,
 ) -> None:
     """Run the recipe of a run again with other parameters, into another directory, with the scores that are known."""
     from gristmill.cli import console_output
@@ -88,7 +110,7 @@ def rerun_with(
     pipeline, place = recipe.build(), records_beside(out)
     changed, recalled = changes_since_run(before, run), 0
     if not changed:
-        pipeline, recalled = with_recorded_scores(pipeline, Records(run))
+        pipeline, recalled = with_recorded_scores(pipeline, Records(run), parameters)
     if not quiet:
         since = f", because {changed[0]}" if changed else ""
         typer.echo(f"reusing the recorded scores of {count_noun(recalled, 'filter')}; others are computed again{since}")

@@ -118,6 +118,9 @@ def _file(line: dict[str, Any]) -> WrittenFile:
     return replace(file, part=OutputPart(**line["part"])) if line.get("part") else file
 
 
+OUTPUT_GONE = "its output is gone"
+
+
 class Run:
     """The records of a run. Without a directory nothing is recorded or resumed, except that quarantined records are
     written beside the output, if there is one. A run that `restarts` is recorded, but does not resume."""
@@ -552,7 +555,7 @@ def _last_attempt(store: RecordStore | None) -> int:
 
 def _missing_output(plan: Plan, entry: LedgerEntry) -> str | None:
     if plan.commit is not None and not plan.commit.has_files(entry.written):
-        return "its output is gone"
+        return OUTPUT_GONE
     beside = plan.side_output_commits
     if plan.rejects and (entry.rejected is None or not beside[-1].has_files(entry.rejected)):
         return "its rejected rows were not kept"

@@ -29,7 +29,7 @@ from typing import Any
 
 import orjson
 
-from gristmill.core.secret_values import Secret, hide_in_urls, is_secret_name
+from gristmill.core.secret_values import Secret, hide_in_urls, holds_secret
 from gristmill.core.stage import SETTINGS, ProcessingStage
 from gristmill.core.task import digest
 
@@ -111,7 +111,7 @@ class _Describer:
     def _named(self, name: str, value: Any) -> Any:
         """The value of an attribute, argument or key, which is secret by its name, or part of one that is."""
         before = self._secret
-        self._secret = before or is_secret_name(name)
+        self._secret = before or holds_secret(name, value)
         try:
             return self.value(value)
         finally:
