@@ -180,7 +180,7 @@ def test_results_that_went_with_their_node_are_told(cluster: Cluster, tmp_path: 
     result = Pipeline("p", stages=[Blocks(tmp_path)]).run(executor, initial_tasks=[Task(1)])
     doomed.kill()
     with pytest.raises(
-        LostTaskError, match=r"the node that it lay on has disappeared.* end the pipeline with a writer"
+        LostTaskError, match=r"its node has disappeared.* end the pipeline with a writer"
     ):
         list(result)
 
@@ -286,7 +286,7 @@ def test_a_driver_that_is_killed_leaves_no_actors_and_its_run_goes_on(cluster: C
         time.sleep(0.1)
     assert actors() == []
     done = mill(tmp_path).run(RayActorPoolExecutor(), tmp_path / "run", max_errors=1)
-    assert 0 < done.summary()["read_jsonl"].rows_out < 400
+    assert 0 < done.summary(attempt=True)["read_jsonl"].rows_out < 400
     (tmp_path / "fresh" / "in").parent.mkdir()
     shutil.copytree(tmp_path / "in", tmp_path / "fresh" / "in")
     mill(tmp_path / "fresh").run(max_errors=1)
@@ -323,7 +323,7 @@ def test_gpus_are_where_their_workers_are(cluster: Cluster) -> None:
 
 
 def test_workers_stay_off_the_head_or_the_run_is_refused(cluster: Cluster) -> None:
-    with pytest.raises(ResourceError, match="its only node is the head, and ignore_head_node is set"):
+    with pytest.raises(ResourceError, match="its only node is the head, and ignore_head_node=True"):
         Pipeline("p", stages=[Devices()]).run(RayActorPoolExecutor(ignore_head_node=True))
 
 

@@ -109,3 +109,44 @@ def test_a_setup_that_hangs_ends_the_run(monkeypatch: pytest.MonkeyPatch, hook: 
     monkeypatch.setattr(driver, "SETUP_SECONDS", 0.4)
     with pytest.raises(WorkerLostError, match=r"'slow' .* its setup took more than 0\.4 s and was stopped"):
         Pipeline("p", stages=[Slow(**{hook: 15})]).run(LocalExecutor(1), batch())
+
+
+class HangingFilter(DocumentFilter):
+    """A filter of Gristmill that takes long for each document, and hangs on one."""
+
+    def __init__(self, seconds: float, bad: str = "") -> None:
+        self.seconds, self.bad = seconds, bad
+
+    def score_document(self, text: str) -> float:
+        time.sleep(60 if text == self.bad else self.seconds)
+        return 1.0
+
+    def keep_document(self, score: float) -> bool:
+        return True
+
+
+HangingFilter.__module__ = "gristmill.text.of_a_test"
+
+
+def numbered(rows: int) -> list[Any]:
+    return [DocumentBatch(pa.table({"text": [str(row) for row in range(rows)]}))]
+
+
+def test_a_hang_in_a_large_batch_is_found_by_the_progress_of_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_limits, "RECORD_SECONDS", 0.3)
+    monkeypatch.setattr(time_limits, "ROWS_PER_LIMIT", 8)  # 75 s for the batch, longer than the hang
+    stage = ScoreFilter(HangingFilter(0.0, bad="1234")).with_(max_retries=0)
+    assert (time_limit(stage, 16), time_limit(stage, 2000)) == (pytest.approx(0.9), pytest.approx(75.3))
+    done = Pipeline("p", stages=[stage]).run(LocalExecutor(1), numbered(2000), max_errors=1)
+    assert sum(task.num_rows for task in done) == 1999
+    [record] = done.quarantined()
+    assert record.row == {"text": "1234"}
+
+
+def test_a_stage_that_makes_progress_is_not_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_limits, "RECORD_SECONDS", 1.0)
+    monkeypatch.setattr(time_limits, "ROWS_PER_LIMIT", 16)
+    stage = ScoreFilter(HangingFilter(0.01))
+    done = Pipeline("p", stages=[stage]).run(LocalExecutor(1), numbered(400), max_errors=1)  # 4 s; 2 s for 16 rows
+    assert sum(task.num_rows for task in done) == 400
+    assert done.quarantined() == []

@@ -376,6 +376,8 @@ class Driver(ABC):
             return
         stage, location = pool.group.stages[position], worker.last_position()
         rows = location.stop - location.start if location else 1
+        if stage.timeout_s is None and (noted := worker.rows_noted()):
+            rows, seconds = noted
         limit = time_limit(stage, rows) if pool.has_default_limits else stage.timeout_s
         if limit is not None and seconds > limit:
             which = "timeout_s" if stage.timeout_s else f"the limit for rows: {rows:,}; timeout_s sets another"

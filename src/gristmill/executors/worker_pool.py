@@ -181,6 +181,10 @@ class WorkerHandle(ABC):
     def current_stage(self) -> tuple[int, float]:
         """The position of the stage that it is in (negative for none), and for how many seconds."""
 
+    def rows_noted(self) -> tuple[int, float] | None:
+        """How many rows the call may pass until it notes its progress again, and for how many seconds it has not."""
+        return None
+
 
 WorkersByState = dict[WorkerState, dict[int, WorkerHandle]]
 """Workers by state, updated on every change: with thousands of workers, scanning all would be slow."""

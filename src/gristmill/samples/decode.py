@@ -17,6 +17,7 @@ from gristmill.core.arrow.array_building import as_one_array
 from gristmill.core.arrow.table_conversion import POSITION, table_to_rows
 from gristmill.core.batch import SOURCE_FILE
 from gristmill.core.errors import BadRecordError
+from gristmill.core.run.row_progress import in_turn
 from gristmill.samples.batch import BadSample, SampleBatch
 from gristmill.samples.sample_files import SOURCE
 
@@ -90,9 +91,9 @@ def decode_rows(batch: SampleBatch, decoder: Decoder, field: str | None = None) 
     views = encoded_views(batch, field)
     threads = min(decoder.threads or int(batch.metadata.get(DECODE_THREADS, 1)), len(views))
     if threads <= 1:
-        return [attempt(view) for view in views]
+        return [attempt(view) for view in in_turn(views)]
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(attempt, views))
+        return list(in_turn(pool.map(attempt, views)))
 
 
 def set_aside_bad_samples(

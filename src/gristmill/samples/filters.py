@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.deciding_stage import Rule, rule_of_bounds
+from gristmill.core.run.row_progress import in_turn
 
 SIZE = "size"
 """A value of `looks_at`: the number of encoded bytes. Every modality has it."""
@@ -45,7 +46,7 @@ class SampleFilter(ABC):
         """Whether a sample with this score is kept."""
 
     def score_batch(self, samples: Sequence[Any]) -> pa.Array:
-        return make_array([self.score_sample(sample) for sample in samples], self.score_type)
+        return make_array([self.score_sample(sample) for sample in in_turn(samples)], self.score_type)
 
     def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
         """The decisions for a column of scores. A sample without a score is not kept."""

@@ -29,6 +29,7 @@ from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import to_array
 from gristmill.core.deciding_stage import Rule, rule_of_bounds
 from gristmill.core.errors import ContractError
+from gristmill.core.run.row_progress import in_turn
 from gristmill.text.statistics import column_statistics, reference
 from gristmill.text.statistics.word_segmentation import (
     DICTIONARY_LANGUAGE,
@@ -93,7 +94,7 @@ class DocumentFilter(ABC):
 
     def score_batch(self, texts: Texts) -> pa.Array:
         """The scores of a column of strings. A column of other values is scored too, null as None."""
-        return score_array([self.score_document(value) for value in values_to_score(texts)], self.score_type)
+        return score_array([self.score_document(value) for value in in_turn(values_to_score(texts))], self.score_type)
 
     def keep_batch(self, scores: pa.Array) -> pa.BooleanArray:
         """Whether each score of a column is kept."""

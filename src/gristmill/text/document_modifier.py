@@ -15,6 +15,7 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.table_conversion import to_array
 from gristmill.core.errors import ContractError
+from gristmill.core.run.row_progress import in_turn
 from gristmill.text.text_columns import python_values
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class DocumentModifier(ABC):
     def modify_batch(self, texts: Texts) -> pa.Array:
         """The new texts of a column of strings."""
         return modified_array(
-            self.name, [None if text is None else self.modify_document(text) for text in python_values(texts)]
+            self.name, [None if text is None else self.modify_document(text) for text in in_turn(python_values(texts))]
         )
 
     def check(self) -> None:  # noqa: B027  (optional)

@@ -22,6 +22,7 @@ from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.deciding_stage import Measures, Rule, rule_of_bounds
 from gristmill.core.records.drop_reasons import limit_text
+from gristmill.core.run.row_progress import in_turn
 from gristmill.text.document_filter import BoundedFilter, DocumentFilter
 from gristmill.text.statistics import column_statistics, reference
 from gristmill.text.statistics.word_segmentation import is_written_without_spaces
@@ -63,7 +64,7 @@ class RuleFilter(DocumentFilter):
 
     def measure_batch(self, texts: Texts) -> Measures:
         """The numbers of a column of strings. Override it where a whole column can be measured faster."""
-        rows = [self.measure(text or "") for text in texts.to_pylist()]
+        rows = [self.measure(text or "") for text in in_turn(texts.to_pylist())]
         return {rule.name: make_array([row[rule.name] for row in rows], rule.kind) for rule in self.rules()}
 
     def measure_counts(self, counts: Mapping[str, Any]) -> Measures:

@@ -2,7 +2,8 @@
 
 A stage with `timeout_s` may take that long for one call. Stages of Gristmill that work on rows have a limit without it:
 no record may take longer than RECORD_SECONDS, and a call with many rows may take longer in proportion. After a call
-that took too long its rows are tried in smaller pieces, until the record at fault is found.
+that took too long its rows are tried in smaller pieces, until the record at fault is found. A stage that takes its rows
+one by one notes its progress (`row_progress.py`), and is late when a few rows take longer than they may.
 
 Gives up: stages that read, write or gather whole files, which have no limit by default; stages that run code of the
 user, such as a filter by a model that answers once a minute; and on Ray all stages without `timeout_s`, as the driver

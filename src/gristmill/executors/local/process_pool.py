@@ -73,6 +73,9 @@ class ProcessHandle(WorkerHandle):
     def current_stage(self) -> tuple[int, float]:
         return self.page.read()
 
+    def rows_noted(self) -> tuple[int, float] | None:
+        return self.page.rows_noted()
+
     def note_closed_channel(self) -> None:
         """The channel has ended, as a rule because the process has."""
         if self.death is not None:

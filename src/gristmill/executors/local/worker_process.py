@@ -32,6 +32,7 @@ from gristmill.core.records.rejected_rows import REJECTED_POSITION
 from gristmill.core.run.interrupts import forget_interrupt, interrupt
 from gristmill.core.run.isolation import RowLocation
 from gristmill.core.run.lost_tasks import RetryCheck
+from gristmill.core.run.row_progress import note_with
 from gristmill.core.run.schedule import WINDOW
 from gristmill.core.run.worker import Worker, never_share, stage_traceback
 from gristmill.core.stage import NodeInfo, WorkerMetadata
@@ -65,7 +66,7 @@ class StatusPage:
     """
 
     IDLE = -1
-    SIZE = 40
+    SIZE = 56
 
     def __init__(self, path: str) -> None:
         with open(path, "a+b") as file:
@@ -79,13 +80,23 @@ class StatusPage:
     def enter(self, position: int, task: int = 0, start: int = 0, stop: int = 0) -> None:
         numbers = self._numbers
         numbers[1] = time.monotonic()
-        numbers[2], numbers[3], numbers[4] = task, start, stop
+        numbers[2], numbers[3], numbers[4], numbers[5] = task, start, stop, 0
         numbers[0] = position
 
     def leave(self) -> None:
         if self._channel is not None and _identity(self._channel[0]) != self._channel[1]:
             os._exit(CHANNEL_CLOSED)  # still in the stage, so that the driver knows which one it was
         self._numbers[0] = self.IDLE
+
+    def note_rows(self, rows: int) -> None:
+        """So many rows will pass until the next note; 0 if that is not known."""
+        self._numbers[6] = time.monotonic()
+        self._numbers[5] = rows
+
+    def rows_noted(self) -> tuple[int, float] | None:
+        """The last note of the running call, and how many seconds ago it was; None if there is none."""
+        rows, since = int(self._numbers[5]), self._numbers[6]
+        return (rows, time.monotonic() - since) if rows else None
 
     def watch(self, channel: Connection) -> None:
         """End the process if a stage closes the channel to the driver, as with `os.closerange`."""
@@ -100,7 +111,7 @@ class StatusPage:
 
     def location(self) -> RowLocation | None:
         """The rows that a dead worker was at; None if it was not in a stage."""
-        position, _, task, start, stop = self._numbers
+        position, _, task, start, stop, *_ = self._numbers
         return None if position == self.IDLE else RowLocation(int(position), int(task), int(start), int(stop))
 
 
@@ -208,6 +219,7 @@ class _WorkerSession:
                 rejecter.send = lambda fragment: self.send(fragment, REJECTED_POSITION)
             page = StatusPage(self.setup.page)
             page.watch(self.channel)
+            note_with(page.note_rows)
             self.worker = Worker(stages, metadata, page, self.setup.final, self.setup.budget, rejecter)
             if self.setup.needs_node_setup:
                 self.worker.setup_on_node()

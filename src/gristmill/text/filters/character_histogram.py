@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.errors import InputError
+from gristmill.core.run.row_progress import in_turn
 from gristmill.samples.argument_checks import check_ratio
 from gristmill.text.document_filter import DocumentFilter
 from gristmill.text.text_columns import Texts, as_array
@@ -116,7 +117,9 @@ class HistogramFilter(DocumentFilter):
         return 1 - len(text.translate(self._characters)) / len(text) if text else 0.0
 
     def score_batch(self, texts: Texts) -> pa.Array:
-        return make_array([self.score_document(text or "") for text in as_array(texts).to_pylist()], pa.float64())
+        return make_array(
+            [self.score_document(text or "") for text in in_turn(as_array(texts).to_pylist())], pa.float64()
+        )
 
     def keep_document(self, score: float) -> bool:
         return score > self.threshold

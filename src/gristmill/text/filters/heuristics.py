@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
+from gristmill.core.run.row_progress import in_turn
 from gristmill.samples.argument_checks import check_bounds, check_language, check_ratio
 from gristmill.text.document_filter import (
     BoundedFilter,
@@ -145,7 +146,7 @@ class _UrlFilter(StatisticFilter):
     def score_batch(self, texts: Texts) -> pa.Array:
         if self.url_regex is None:
             return super().score_batch(texts)
-        return score_array([self.score_document(text) for text in values_to_score(texts)], self.score_type)
+        return score_array([self.score_document(text) for text in in_turn(values_to_score(texts))], self.score_type)
 
 
 class UrlsFilter(_UrlFilter):

@@ -14,6 +14,7 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.deciding_stage import Measures, Rule
+from gristmill.core.run.row_progress import in_turn
 from gristmill.samples.argument_checks import check_count, check_not_negative, check_ratio
 from gristmill.text.document_filter import safe_ratio
 from gristmill.text.rule_filter import LexemeRuleFilter, StatisticRuleFilter
@@ -160,7 +161,7 @@ class GopherQualityFilter(LexemeRuleFilter):
         if self.stop_words is None:
             return {}
         stop_words = frozenset(self.stop_words)
-        found = [len(found_lexemes(text or "", stop_words, self.language)) for text in texts.to_pylist()]
+        found = [len(found_lexemes(text or "", stop_words, self.language)) for text in in_turn(texts.to_pylist())]
         return {"common_lexemes": make_array(found, pa.int64())}
 
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.errors import require
+from gristmill.core.run.row_progress import in_turn
 from gristmill.samples.argument_checks import check_count
 from gristmill.text.document_modifier import DocumentModifier
 from gristmill.text.text_columns import as_array
@@ -106,7 +107,11 @@ class UnicodeReformatter(DocumentModifier):
         rows = pc.match_substring_regex(texts, self._suspect).fill_null(literal(False, pa.bool_()))
         suspects = texts.filter(rows).to_pylist()
         by_lines = self.fix_encoding and self.explain and not self._changes_good_text
-        fixed = repair_texts(suspects, self._config) if by_lines else [self.modify_document(text) for text in suspects]
+        fixed = (
+            repair_texts(suspects, self._config)
+            if by_lines
+            else [self.modify_document(text) for text in in_turn(suspects)]
+        )
         return pc.replace_with_mask(texts, rows, make_array(fixed, pa.string()))
 
     @property

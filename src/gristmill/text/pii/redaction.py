@@ -25,6 +25,7 @@ from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import json_array
 from gristmill.core.deciding_stage import DecidingStage, Decision
 from gristmill.core.errors import did_you_mean
+from gristmill.core.run.row_progress import in_turn
 from gristmill.core.secret_values import Secret
 from gristmill.samples.argument_checks import check_count
 from gristmill.samples.batch import DocumentBatch
@@ -112,7 +113,7 @@ class PiiFinder:
             matches = pc.match_substring_regex(texts, PII_ENTITIES[entity].prefilter_pattern)
             for row in pc.indices_nonzero(matches.fill_null(literal(False, pa.bool_()))).to_pylist():
                 suspects.setdefault(row, []).append(entity)
-        findings_by_row = {row: self.find(texts[row].as_py(), suspects[row]) for row in sorted(suspects)}
+        findings_by_row = {row: self.find(texts[row].as_py(), suspects[row]) for row in in_turn(sorted(suspects))}
         return {row: findings for row, findings in findings_by_row.items() if findings}
 
 

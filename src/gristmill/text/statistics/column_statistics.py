@@ -17,6 +17,7 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.native_kernels import kernels
+from gristmill.core.run.row_progress import in_turn
 from gristmill.text.statistics import reference
 from gristmill.text.statistics.word_segmentation import split_words
 
@@ -66,7 +67,7 @@ def count_column(
 def _count_unspaced(texts: pa.Array, counts: dict[str, pa.Array], names: list[str], language: str | None) -> None:
     """Count the lexemes of texts in scripts without spaces: of their words, with spaces between them."""
     unspaced = pc.equal(counts["unspaced"], literal(1, pa.int64()))
-    spaced = [" ".join(split_words(text, language)) for text in texts.filter(unspaced).to_pylist()]
+    spaced = [" ".join(split_words(text, language)) for text in in_turn(texts.filter(unspaced).to_pylist())]
     columns = kernels.text_stats(make_array(spaced, pa.string()), None, tuple(names)) if spaced else ()
     for name, data in zip(names, columns, strict=bool(spaced)):
         counts[name] = pc.replace_with_mask(counts[name], unspaced, _int64(data, len(spaced)))
@@ -84,7 +85,7 @@ def _count_in_python(
     zeros = dict.fromkeys(names, 0)
     counted = [
         reference.count_statistics(text or "", names, language) if flag else zeros
-        for text, flag in zip(texts.to_pylist(), flags, strict=True)
+        for text, flag in in_turn(zip(texts.to_pylist(), flags, strict=True))
     ]
     return {name: make_array([counts[name] for counts in counted], pa.int64()) for name in names}
 
