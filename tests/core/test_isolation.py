@@ -17,6 +17,7 @@ from gristmill import DocumentBatch, ProcessingStage, Task
 from gristmill.core.errors import StageError, WorkerLostError
 from gristmill.core.records.quarantine import ErrorBudget
 from gristmill.core.run import isolation
+from gristmill.core.run.interrupts import forget_interrupt, interrupt
 from gristmill.core.run.isolation import (
     MAX_SUSPECT_PIECES,
     FailureHistory,
@@ -94,10 +95,6 @@ def test_merge_keeps_objects_and_unites_columns() -> None:
 # -- a worker that dies ----------------------------------------------------------------------------------
 
 
-class Died(KeyboardInterrupt):
-    pass
-
-
 class Page:
     """What the driver would find after the worker's death."""
 
@@ -139,7 +136,7 @@ class Grind(ProcessingStage[DocumentBatch, Any]):
 
     def check(self, numbers: list[int], number: int | None = None) -> None:
         if self.dies(numbers if number is None else [number]):
-            raise Died
+            raise interrupt()  # nothing after this is the stage's failure, as when the process ends
         for value in numbers if number is None else [number]:
             if value in self.raises:
                 raise ValueError(value)
@@ -197,7 +194,8 @@ class Mill:
                 data = task.to_rows() if isinstance(task, DocumentBatch) else [{"n": task.data}]
                 self.tasks.append([row["n"] for row in data])
                 self.sent.add(task.id)
-        except Died:
+        except KeyboardInterrupt:
+            forget_interrupt()
             return False
         except StageError:  # a row was blamed that had gone through before: the same is not given again
             self.stopped = True
