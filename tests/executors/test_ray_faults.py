@@ -179,9 +179,7 @@ def test_results_that_went_with_their_node_are_told(cluster: Cluster, tmp_path: 
     executor = RayActorPoolExecutor(ignore_head_node=True)
     result = Pipeline("p", stages=[Blocks(tmp_path)]).run(executor, initial_tasks=[Task(1)])
     doomed.kill()
-    with pytest.raises(
-        LostTaskError, match=r"its node has disappeared.* end the pipeline with a writer"
-    ):
+    with pytest.raises(LostTaskError, match=r"its node has disappeared.* end the pipeline with a writer"):
         list(result)
 
 
