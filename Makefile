@@ -57,7 +57,7 @@ bench-full: .venv/bench.stamp  ## the figures of docs/performance.md: some hours
 	$(BIN)/python benchmarks/run.py --all --pages
 
 profile: .venv/bench.stamp  ## a flame graph of one workload: make profile WORKLOAD=filters
-	$(BIN)/python benchmarks/flame.py $(or $(WORKLOAD),filters)
+	$(BIN)/python benchmarks/flame_graph.py $(or $(WORKLOAD),filters)
 
 clean:
 	rm -rf .venv out

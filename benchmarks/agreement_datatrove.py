@@ -19,9 +19,9 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
-from agreement import DATATROVE_RESULT, DOCS, OUT, RESULT, odd, page, web
-from measure import HERE, measure
+from agreement_curator import DATATROVE_RESULT, DOCS, OUT, RESULT, odd, page, web
 from peers.install import interpreter, version
+from process_measurement import HERE, measure
 
 from gristmill.text import (
     C4QualityFilter,

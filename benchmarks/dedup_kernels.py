@@ -21,7 +21,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 from corpus import corpus, sentences
-from measure import HERE, show, stable
+from process_measurement import HERE, show, stable
 
 from gristmill.dedup.clusters.connected_components import components
 from gristmill.dedup.columns import reference
@@ -29,7 +29,7 @@ from gristmill.dedup.columns.arrow_numpy import from_numbers, numbers
 from gristmill.dedup.columns.column_hashes import hash128
 from gristmill.dedup.columns.normalisation import Normalisation
 from gristmill.dedup.exact.bloom_filter import BloomFilter
-from gristmill.dedup.fuzzy.near_hash_stages import simhashes
+from gristmill.dedup.fuzzy.hash_distance_stages import simhashes
 from gristmill.dedup.signatures import lsh, search_quality
 from gristmill.dedup.signatures.minhash import Shingling, signature_matrix, signatures
 from gristmill.dedup.substring import text_units

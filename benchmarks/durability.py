@@ -14,7 +14,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from measure import HERE, WORK, job, measure, stable
+from process_measurement import HERE, WORK, job, measure, stable
 
 FILES = 10_000
 DEMO = HERE.parent / "examples" / "demo"
@@ -52,6 +52,6 @@ def many_files(folder: Path, files: int) -> Path:
 
 
 if __name__ == "__main__":
-    from measure import show
+    from process_measurement import show
 
     show(run())

@@ -18,9 +18,9 @@ from operator import itemgetter
 from typing import Any
 
 from corpus import corpus
-from measure import HERE, Measured, measure, show, stable
+from peer_comparison import FILES, OUT, SAMPLE_S, difference, written
 from peers.install import interpreter
-from versus import FILES, OUT, SAMPLE_S, difference, written
+from process_measurement import HERE, Measured, measure, show, stable
 
 
 def own(size: int, stages: str) -> Measured:

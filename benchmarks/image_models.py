@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from measure import HERE, WORK, measure, stable
+from process_measurement import HERE, WORK, measure, stable
 
 FEW, MANY, PER_TAR = 40, 400, 40
 SAMPLE_S = 0.1
@@ -161,7 +161,7 @@ def _model() -> str:
 
 
 if __name__ == "__main__":
-    from measure import show
+    from process_measurement import show
 
     if len(sys.argv) > 1:
         print(json.dumps({"loop": loop, "pipeline": pipeline, "overlap": overlap}[sys.argv[1]](sys.argv[2])))

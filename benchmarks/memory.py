@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from corpus import corpus
-from measure import WORK, job, measure, stable
+from process_measurement import WORK, job, measure, stable
 
 SIZES = (100, 300, 1000)
 STAGES = "QuotationUnifier,NewlineNormalizer,WordCountFilter"
@@ -37,6 +37,6 @@ def run(rounds: int = 3, sizes: tuple[int, ...] = SIZES, gz_sizes: tuple[int, ..
 
 
 if __name__ == "__main__":
-    from measure import show
+    from process_measurement import show
 
     show(run(rounds=1))

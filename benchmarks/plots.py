@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import dedup_tables
-from summary import RESULTS, all_figures, shares
+from workload_summary import RESULTS, all_figures, shares
 
 RATIO = "_cpu_ratio"
 WORKLOADS = {

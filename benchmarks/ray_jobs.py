@@ -94,7 +94,7 @@ def blocks(gigabytes: str) -> dict[str, object]:
 
 def balance(case: str, folder: str) -> dict[str, object]:
     """A pipeline of stages that sleep, each call of which is noted in a file of its worker."""
-    from balance import CASES
+    from gpu_utilisation import CASES
 
     from gristmill import Pipeline, RayActorPoolExecutor
 

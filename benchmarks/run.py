@@ -1,7 +1,7 @@
 """Runs benchmarks, in rounds, and writes results/KIND.json, Markdown tables and pictures.
 
     python benchmarks/run.py              what Gristmill itself costs, in three rounds
-    python benchmarks/run.py --KIND       another kind of figures: --peers, --dedup, --ray ... (see kinds.py)
+    python benchmarks/run.py --KIND       another kind of figures: --peers, --dedup, --ray ... (see figure_kinds.py)
     python benchmarks/run.py --all        all kinds, one after the other
     python benchmarks/run.py NAME...      only these figures of a kind
     ... --quick                           smaller inputs; results and tables go to work/quick
@@ -30,19 +30,18 @@ import time
 from pathlib import Path
 from typing import Any
 
-import measure
+import dedup_systems
 import plots
-import profiles
-import simulate
+import process_measurement
+import profile_shares
+import simulate_cluster
 from dedup_tables import TITLES
-from kinds import PACKAGES, Kind, kinds, packages
-from measure import WORK, show
+from figure_kinds import PACKAGES, Kind, kinds, packages
+from measuring_order import Entry, code, merge, run_all
 from peers.install import NotInstalled, additions, interpreter
-from rounds import Entry, code, merge, run_all
-from summary import MARK, RESULTS, summary
-from tables import PAGE, README, headline, put_into, table
-
-import dedup
+from process_measurement import WORK, show
+from result_tables import PAGE, README, headline, put_into, table
+from workload_summary import MARK, RESULTS, summary
 
 QUICK = WORK / "quick"
 QUICK_LIMIT_S = 240.0
@@ -105,7 +104,7 @@ def main() -> None:
 def measured(chosen: dict[str, Kind], options: argparse.Namespace, folder: Path) -> None:
     """Measure the figures of some kinds. What is found is saved at once: a run may be stopped at any time."""
     if options.quick:
-        measure.LIMIT_S, dedup.TURNS = QUICK_LIMIT_S, 1
+        process_measurement.LIMIT_S, dedup_systems.TURNS = QUICK_LIMIT_S, 1
     known = [name for kind in chosen.values() for name in kind.figures]
     if unknown := set(options.figures) - set(known):
         raise SystemExit(f"no figure {', '.join(sorted(unknown))}; there are {', '.join(known)}")
@@ -173,8 +172,8 @@ def put_into_pages(tables: dict[str, str]) -> None:
     for name, lines in tables.items():
         put_into(PAGE, lines, name)
     put_into(PAGE, summary(RESULTS), MARK)
-    put_into(PAGE, profiles.table(), profiles.MARK)
-    put_into(PAGE, simulate.table(), simulate.MARK)
+    put_into(PAGE, profile_shares.table(), profile_shares.MARK)
+    put_into(PAGE, simulate_cluster.table(), simulate_cluster.MARK)
     put_into(README, headline(plots.all_bars(RESULTS)), "ratios")
 
 

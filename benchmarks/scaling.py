@@ -11,7 +11,7 @@ import os
 from typing import Any
 
 from corpus import corpus
-from measure import WORK, job, measure, quiet, stable
+from process_measurement import WORK, job, measure, quiet, stable
 
 SIZE = 100
 STAGES = "UnicodeReformatter,QuotationUnifier,WordCountFilter,MeanWordLengthFilter,NonAlphaNumericFilter,UrlsFilter"
@@ -36,6 +36,6 @@ def run(rounds: int = 3, stages: str = STAGES, patience_s: float = 0.0) -> dict[
 
 
 if __name__ == "__main__":
-    from measure import show
+    from process_measurement import show
 
     show(run())

@@ -10,8 +10,8 @@ import sys
 from typing import Any
 
 from corpus import corpus
-from measure import WORK, job, measure, median, stable
-from versus import written
+from peer_comparison import written
+from process_measurement import WORK, job, measure, median, stable
 
 SIZE, FILES = 13_000_000, 8
 
@@ -48,6 +48,6 @@ def run(rounds: int = 3) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    from measure import show
+    from process_measurement import show
 
     show(run())

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from corpus import corpus
-from measure import WORK, Measured, job, measure, stable
-from versus import difference, written
+from peer_comparison import difference, written
+from process_measurement import WORK, Measured, job, measure, stable
 
 SIZE = 100
 SIX = "QuotationUnifier,NewlineNormalizer,UrlsFilter,NonAlphaNumericFilter,WordCountFilter,MeanWordLengthFilter"
@@ -76,6 +76,6 @@ def as_parquet(path: Path) -> Path:
 
 
 if __name__ == "__main__":
-    from measure import show
+    from process_measurement import show
 
     show(run())

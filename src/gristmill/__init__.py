@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from gristmill.core import VERSION
 from gristmill.core import executor as _executor
-from gristmill.core.lazy import lazy
+from gristmill.core.lazy_imports import lazy
 
 if TYPE_CHECKING:
     from gristmill.core.batch import Batch as Batch
     from gristmill.core.branching.route import Route as Route
     from gristmill.core.branching.tee import Tee as Tee
-    from gristmill.core.function import processing_stage as processing_stage
+    from gristmill.core.function_stage import processing_stage as processing_stage
     from gristmill.core.pipeline import Pipeline as Pipeline
     from gristmill.core.resources import Resources as Resources
     from gristmill.core.row_sampling import Sample as Sample

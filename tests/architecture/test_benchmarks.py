@@ -43,15 +43,15 @@ print(json.dumps([*found, *(is_measured({**whole, "code": now}, 3, now) for now 
 """
 
 PAGES = """
-import json, plots, profiles, simulate
-from kinds import kinds
-from summary import MARK, summary
-from tables import headline, table
+import json, plots, profile_shares, simulate_cluster
+from figure_kinds import kinds
+from workload_summary import MARK, summary
+from result_tables import headline, table
 blocks = [
     ("README.md", "ratios", headline(plots.all_bars())),
     ("docs/performance.md", MARK, summary()),
-    ("docs/performance.md", profiles.MARK, profiles.table()),
-    ("docs/performance.md", simulate.MARK, simulate.table()),
+    ("docs/performance.md", profile_shares.MARK, profile_shares.table()),
+    ("docs/performance.md", simulate_cluster.MARK, simulate_cluster.table()),
 ]
 for name in kinds():
     path = plots.RESULTS / f"{name}.json"
@@ -62,7 +62,7 @@ print(json.dumps({"blocks": blocks, "pictures": plots.pictures(plots.RESULTS)}))
 
 FAILS = """
 import json, run
-from rounds import Entry, merge, run_all
+from measuring_order import Entry, merge, run_all
 values = iter((3.0, 1.0, 2.0))
 def good():
     return {"value_s": {"median": next(values)}}
@@ -80,7 +80,7 @@ print(json.dumps([found, failed, lines, saved, none]))
 
 HURRIES = """
 import json, time
-from rounds import Entry, run_all
+from measuring_order import Entry, run_all
 def takes(seconds):
     return lambda: (time.sleep(seconds), {})[1]
 times = {"long": (0.5, 3), "short": (0.01, 3), "once": (0.01, 1)}
@@ -91,14 +91,14 @@ print(json.dumps({entry.name: len(entry.found) for entry in entries}))
 
 HANGS = """
 import json, os, sys, time
-import measure
-measure.LIMIT_S = 1.0
+import process_measurement
+process_measurement.LIMIT_S = 1.0
 began = time.perf_counter()
 starts = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']).wait()"
 try:
-    measure.measure([sys.executable, "-c", starts])
+    process_measurement.measure([sys.executable, "-c", starts])
 except RuntimeError as error:
-    print(json.dumps([str(error)[-20:], time.perf_counter() - began, len(measure._children())]))
+    print(json.dumps([str(error)[-20:], time.perf_counter() - began, len(process_measurement._children())]))
 """
 
 AGAIN = """
@@ -117,20 +117,20 @@ print(json.dumps([saved, run.table(saved), [_counts(4601), _counts([4603, 4601, 
 
 ALONE = """
 from pathlib import Path
-import dedup
-dedup.dedup_corpus = Path
-dedup.megabytes = lambda corpus: 1
+import dedup_systems
+dedup_systems.dedup_corpus = Path
+dedup_systems.megabytes = lambda corpus: 1
 def run(system, kind, corpus):
     print(system.name, flush=True)
     raise OSError(f"{system.name} is out of order")
-dedup.run = run
-dedup._side_by_side("exact", 1, "none", dedup.EXACT[:2])
+dedup_systems.run = run
+dedup_systems._side_by_side("exact", 1, "none", dedup_systems.EXACT[:2])
 """
 
 DIFFERS = """
 import json
-from rounds import merge
-from summary import as_of
+from measuring_order import merge
+from workload_summary import as_of
 one = lambda number: {"dict": {"median": number, "min": number, "max": number}, "count": number}
 found = [{"f": merge([one(number) for number in numbers])} for numbers in ((0, 0, 0), (0, 0, 5))]
 print(json.dumps([[as_of("theirs", "f", key)(figures) for key in ("dict", "count", "none")] for figures in found]))
@@ -159,7 +159,7 @@ print(json.dumps([[row[2] for row in beside("exact", exact)], systems({"exact": 
 
 JUDGES = """
 import json
-from notes import judged
+from figure_notes import judged
 rows = [("at least 15x", "9.6x (8 to 16)", 3), ("at most 1.15x", "1.2x; 1", 1), ("below 2 s", "1,999.5 s", 3)]
 rows += [("all", "8", 1), ("at least 99.5 %", "99.5 %", 3), ("at most 500 MB", "497 MB; worker 600 MB", 3)]
 rows += [("at least 1x", "as it is", 1)]
@@ -169,7 +169,7 @@ print(json.dumps([judged(("", target, value), rounds)[2] for target, value, roun
 TIES = """
 import json
 from collections import Counter
-from versus import difference, is_tied
+from peer_comparison import difference, is_tied
 top = ("RepeatingTopNGramsFilter", {"n": 2, "max_repeating_ngram_ratio": 0.3})
 long_or_short = "a b a b " + "extraordinarily incomprehensible " * 2 + "some other words that are here but once and end"
 words = ("WordCountFilter", {"min_words": 1000})
@@ -183,19 +183,19 @@ print(json.dumps([
 EXACTLY = """
 import json, sys
 from pathlib import Path
-import dedup
+import dedup_systems
 corpus = Path(sys.argv[1])
 lines = [{"id": str(number), "text": text} for number, text in enumerate("aabbc")]
 (corpus / "jsonl").mkdir()
 (corpus / "jsonl" / "one.jsonl").write_text("".join(json.dumps(line) + chr(10) for line in lines))
-judged = [dedup.judge_exact(corpus, set(left)) for left in ("024", "01234", "01", "04")]
+judged = [dedup_systems.judge_exact(corpus, set(left)) for left in ("024", "01234", "01", "04")]
 print(json.dumps([[one[what]["median"] for what in ("recall", "precision")] for one in judged]))
 """
 
 COMPARES = """
 import json
 from image_models import joined
-from versus import language_of
+from peer_comparison import language_of
 notes = [("a", "[0.9, 'en']"), ("a", {"score": 0.9, "language": "en"}), ("a", "[0.9, 'de']"), (" ", "[0.1, 'en']")]
 found = [language_of({"id": 1, "text": text, "language": note}) for text, note in notes]
 print(json.dumps([found, joined([[2, 3], [0, 1], [2.5, 4], [0, 1.5]])]))
@@ -203,16 +203,16 @@ print(json.dumps([found, joined([[2, 3], [0, 1], [2.5, 4], [0, 1.5]])]))
 
 TELLS = """
 import json
-from measure import told
+from process_measurement import told
 said = ["/a/b/python /c/d/jobs.py text /w/in ended with 1: see /q/r/own.log", "no /home/me/x\\nmore", "https://a.org/b/c"]
 print(json.dumps([told(RuntimeError(one)) for one in said]))
 """
 
 COUNTS = """
 import json
-from rounds import merge
-from summary import f1, part, value
-from tables import LINES
+from measuring_order import merge
+from workload_summary import f1, part, value
+from result_tables import LINES
 names = ("resiliparse", "justext", "trafilatura")
 def pages(same):
     return {f"{name}_{what}": one for name in names for what, one in (("same", same), ("pages", 9))}
@@ -225,7 +225,7 @@ print(json.dumps([value(figures, "warc_extract", "justext_same"), shown, row, f1
 
 MEASURES = """
 import json, subprocess, sys
-from measure import measure
+from process_measurement import measure
 child = subprocess.Popen(["sleep", "600"])
 command = [sys.executable, "-c", sys.argv[1]]
 print(json.dumps([measure(command).cpu, measure(command, unwaited=True).cpu, child.poll()]))
@@ -256,7 +256,7 @@ def test_scores_agree_with_those_of_the_peer_but_for_reasons_that_are_told() -> 
 
 
 def test_the_page_on_agreement_is_that_of_the_results() -> None:
-    show = "import agreement, json; print(agreement.page(json.loads(agreement.RESULT.read_text())), end='')"
+    show = "import agreement_curator as a, json; print(a.page(json.loads(a.RESULT.read_text())), end='')"
     command = [sys.executable, "-c", show]
     printed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=BENCHMARKS).stdout
     assert (ROOT / "docs" / "agreement.md").read_text() == printed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from benchmarks.virtual import STEPS, Outcome, World, drained, simulate
+from benchmarks.virtual_cluster import STEPS, Outcome, World, drained, simulate
 
 from gristmill import Resources
 from gristmill.core.run.schedule import EDGE_BYTES

@@ -22,7 +22,7 @@ from gristmill import (
     processing_stage,
 )
 from gristmill.core.errors import ContractError, MissingDependencyError, did_you_mean, require, shorten
-from gristmill.core.function import task_types
+from gristmill.core.function_stage import task_types
 from gristmill.text import DocumentFilter, JsonlReader, ScoreFilter
 
 HERE = LocalExecutor(num_workers=0)

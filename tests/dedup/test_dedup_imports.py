@@ -16,7 +16,7 @@ from gristmill.dedup.clusters import keep_policy
 from gristmill.dedup.columns import column_hashes
 from gristmill.dedup.columns import normalisation
 from gristmill.dedup.exact import bloom_filter
-from gristmill.dedup.fuzzy import near_hash_stages
+from gristmill.dedup.fuzzy import hash_distance_stages
 from gristmill.dedup.signatures import lsh
 from gristmill.dedup.signatures import minhash
 from gristmill.dedup.signatures import search_quality
@@ -37,7 +37,7 @@ bloom_filter.BloomFilter(10).add(texts)
 pieces = text_units.cut_units(texts)
 pieces.without(text_units.repeated_pieces(pieces.keys()))
 substring_stage.without_spans(texts, substring_stage.repeated_spans(texts, 10))
-near_hash_stages.near_pairs(near_hash_stages.simhashes(texts))
+hash_distance_stages.near_pairs(hash_distance_stages.simhashes(texts))
 connected_components.small_star(connected_components.by_larger_end(connected_components.large_star(connected_components.by_both_ends(pairs))[0]))
 print([name for name in ("pandas", "torch", "ray") if name in sys.modules])
 """

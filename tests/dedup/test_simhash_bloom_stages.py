@@ -15,7 +15,7 @@ from gristmill import DocumentBatch, LocalExecutor, Pipeline
 from gristmill.dedup import BloomDeduplicationStage, Keep, SimHashDeduplicationStage
 from gristmill.dedup.columns.column_hashes import hash128
 from gristmill.dedup.exact.bloom_filter import GrowingBloomFilter
-from gristmill.dedup.fuzzy.near_hash_stages import distance, simhashes
+from gristmill.dedup.fuzzy.hash_distance_stages import distance, simhashes
 from gristmill.text import JsonlReader, JsonlWriter
 from tests.dedup.unicode_texts import chinese
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from gristmill.dedup.columns.normalisation import Normalisation
 from gristmill.dedup.exact import bloom_filter
 from gristmill.dedup.exact.bloom_filter import BloomFilter
-from gristmill.dedup.fuzzy import near_hash_stages
-from gristmill.dedup.fuzzy.near_hash_stages import distance, near_pairs, search_rows, simhashes
+from gristmill.dedup.fuzzy import hash_distance_stages
+from gristmill.dedup.fuzzy.hash_distance_stages import distance, near_pairs, search_rows, simhashes
 from gristmill.dedup.signatures.minhash import Shingling
 from gristmill.dedup.substring import substring_stage
 from gristmill.dedup.substring.substring_stage import repeated_spans, without_spans
@@ -33,7 +33,7 @@ def test_simhash_is_the_same_from_c_and_python(texts: list[str | None], how: Shi
     column = pa.array(texts, pa.string()).slice(start)
     found = simhashes(column, how)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(near_hash_stages, "kernels", None)
+        patch.setattr(hash_distance_stages, "kernels", None)
         assert found.equals(simhashes(column, how))
     assert [one is None for one in found.to_pylist()] == [not (text or "").strip() for text in column.to_pylist()]
 

@@ -1,4 +1,4 @@
-"""A worker's line to its board, with boards that are there, away or gone; with Ray, see `test_ray_board.py`."""
+"""A worker's client of the control actor: it is there, away or gone (with Ray: `test_ray_control_actor.py`)."""
 
 from __future__ import annotations
 

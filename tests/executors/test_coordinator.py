@@ -1,4 +1,4 @@
-"""A node is set up by one guard, or by another when that is gone: a desk and processes, without a cluster."""
+"""A node is set up by one guard, or by another when that is gone: a coordinator and processes, without a cluster."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from benchmarks.virtual import Simulation, VirtualWorker, World, virtual_time
+from benchmarks.virtual_cluster import Simulation, VirtualWorker, World, virtual_time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +25,7 @@ from gristmill.executors.driver import WORKER_LOST
 from gristmill.executors.engines.coordinator import CallReceipt, EngineCoordinator
 from gristmill.executors.engines.engine_executor import EngineDriver
 from gristmill.executors.local.task_transport import pack_task
-from gristmill.executors.machine import GpuSlot
+from gristmill.executors.machine_resources import GpuSlot
 from gristmill.executors.ray.actor_pool import ActorHandle
 from gristmill.executors.ray.actor_reuse import max_idle_actors
 from gristmill.executors.ray.cluster import ClusterNode

@@ -1,4 +1,4 @@
-"""Large tasks that enter a run on Ray, without a cluster (with one: `test_ray_given.py`)."""
+"""Large tasks that enter a run on Ray, without a cluster (with one: `test_ray_input_tasks.py`)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gristmill.core.plan.planner import Group, Plan
 from gristmill.core.records.stage_stats import StageStats
 from gristmill.core.run.task_flow import CallOutput, Flow, WorkerCall
 from gristmill.core.task import Lineage
-from gristmill.executors.machine import GpuSlot
+from gristmill.executors.machine_resources import GpuSlot
 from gristmill.executors.ray.actor_pool import ActorHandle
 from gristmill.executors.ray.input_tasks import store_input_tasks
 from gristmill.executors.ray.worker_actor import StoredTask
-from tests.core.flow_stages import Ref, Step
+from tests.core.task_flow_stages import Ref, Step
 
 ray = pytest.importorskip("ray")
 

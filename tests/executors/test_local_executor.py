@@ -16,7 +16,7 @@ from gristmill import LocalExecutor, Pipeline, ProcessingStage, Resources, Task
 from gristmill.core.errors import PlanError, ResourceError, StageError, TaskTimeoutError, WorkerLostError
 from gristmill.core.executor import Progress, SilentObserver
 from tests.conformance.small_stages import AddOne, Big, CountTo, Leak, Pid, Slow, StreamThenTrouble, Trouble
-from tests.executors.leftovers import leftovers, nothing_left
+from tests.executors.leftover_processes import leftovers, nothing_left
 
 pytestmark = pytest.mark.usefixtures(nothing_left.__name__)
 

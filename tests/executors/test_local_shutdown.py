@@ -19,7 +19,7 @@ from gristmill.core.errors import StageError, WorkerLostError
 from gristmill.executors.engines.guard_process import is_process_running
 from gristmill.executors.local.local_executor import LocalDriver
 from tests.conformance.small_stages import AddOne
-from tests.executors.leftovers import leftovers, nothing_left
+from tests.executors.leftover_processes import leftovers, nothing_left
 
 pytestmark = pytest.mark.usefixtures(nothing_left.__name__)
 

@@ -1,4 +1,4 @@
-"""Actors and the board of a run on Ray stay between its segments, and nothing of them stays after it."""
+"""Actors and the control actor of a run on Ray stay between its segments, and nothing of them stays after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The board of a run, through which driver and workers speak, may be killed: that stops no run, and changes nothing."""
+"""The control actor of a run may be killed: that stops no run, and changes nothing."""
 
 from __future__ import annotations
 

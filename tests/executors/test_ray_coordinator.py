@@ -1,4 +1,4 @@
-"""Actors of an engine on one node: one of them sets it up, and dies (without a cluster: `test_desk.py`)."""
+"""Actors of an engine on one node: one of them sets it up, and dies (without a cluster: `test_coordinator.py`)."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def test_another_one_sets_up_the_node_when_the_first_dies_of_it(tmp_path: Path) 
     import ray
 
     connect_to_cluster()
-    desk = ray.remote(EngineCoordinator).options(num_cpus=0, max_concurrency=10).remote()
+    coordinator = ray.remote(EngineCoordinator).options(num_cpus=0, max_concurrency=10).remote()
     duty = GroupAssignment(0, pickle_group(Group(0, (SlowNode(tmp_path),))), False, False, True, ErrorBudget())
-    first, second = (ray.remote(Works).options(num_cpus=0).remote(duty, desk) for _ in range(2))
+    first, second = (ray.remote(Works).options(num_cpus=0).remote(duty, coordinator) for _ in range(2))
     lineage = Lineage("0", "0")
     row = serialise_task(0, lineage, pack_task(Task(1).named(lineage), None))
     begun = first.do.remote(row)
@@ -70,8 +70,8 @@ def test_another_one_sets_up_the_node_when_the_first_dies_of_it(tmp_path: Path) 
     (tmp_path / "gone").touch()
     assert ray.get(waits, timeout=60) == 1
     assert hooks(tmp_path, "node") == 2
-    lodgings = ray.get(desk.close.remote())
-    for actor in (second, desk):
+    lodgings = ray.get(coordinator.close.remote())
+    for actor in (second, coordinator):
         ray.kill(actor)
     assert wait_for_all_guards(lodgings, 60) is None
     assert hooks(tmp_path, "setup") == hooks(tmp_path, "teardown") == 2

@@ -11,7 +11,7 @@ import pytest
 from gristmill.executors.driver import WORKER_LOST
 from gristmill.executors.engines.coordinator import CallReceipt, CoordinatorUpdate
 from gristmill.executors.engines.engine_executor import EngineDriver
-from gristmill.executors.machine import GpuSlot
+from gristmill.executors.machine_resources import GpuSlot
 from gristmill.executors.ray.actor_pool import ActorHandle
 from gristmill.executors.ray.actor_pool_executor import RayDriver
 from gristmill.executors.ray.cluster import ClusterNode

@@ -17,7 +17,7 @@ from gristmill.core.records.quarantine import Quarantine
 from gristmill.core.run.isolation import RowLocation
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.task import Task
-from gristmill.executors.machine import GpuSlot
+from gristmill.executors.machine_resources import GpuSlot
 from gristmill.executors.ray.actor_pool import ActorPool
 from gristmill.executors.ray.actor_pool_executor import RayDriver
 from gristmill.executors.ray.cluster import ClusterGpuSlots, ClusterNode

@@ -5,7 +5,7 @@ from collections import deque
 from types import SimpleNamespace
 
 import pytest
-from benchmarks.virtual import Simulation, World, virtual_time
+from benchmarks.virtual_cluster import Simulation, World, virtual_time
 
 from gristmill.core.run.schedule import START_SECONDS, TaskRate
 from gristmill.executors.worker_pool import WorkerPool

@@ -14,7 +14,7 @@ import pytest
 from gristmill import LocalExecutor, Pipeline, Resources
 from gristmill.core.errors import WorkerLostError
 from gristmill.executors.local.zygote import Zygote
-from tests.executors.leftovers import nothing_left
+from tests.executors.leftover_processes import nothing_left
 from tests.executors.process_recording_stages import (
     EXPECTED,
     LEFT,

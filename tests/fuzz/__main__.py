@@ -20,9 +20,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.fuzz.fuzz_process import input_bytes, make_corpus, try_one
+from tests.fuzz.fuzz_targets import targets
 from tests.fuzz.sanitized_kernels import build_kernels, run_kernels
-from tests.fuzz.targets import targets
-from tests.fuzz.worker import input_bytes, make_corpus, try_one
 
 HANG_SECONDS = 60
 BLOCK = 200
@@ -46,7 +46,16 @@ def read_block(name: str, seed: int, first: int, count: int, out: Path) -> int:
     before = failures_of(folder)
     while first < end:
         (folder / "at").write_text(str(first))
-        command = [sys.executable, "-m", "tests.fuzz.worker", name, str(seed), str(first), str(end - first), str(out)]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.fuzz.fuzz_process",
+            name,
+            str(seed),
+            str(first),
+            str(end - first),
+            str(out),
+        ]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
             said = watch(process, folder / "at")
         first = int((folder / "at").read_text() or first)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz.__main__ import load_progress, read_block
-from tests.fuzz.mutations import MUTATIONS, damaged
-from tests.fuzz.targets import Target, targets
-from tests.fuzz.worker import input_bytes, make_corpus, try_one
+from tests.fuzz.file_mutations import MUTATIONS, damaged
+from tests.fuzz.fuzz_process import input_bytes, make_corpus, try_one
+from tests.fuzz.fuzz_targets import Target, targets
 
 ALL = {target.name: target for target in targets()}
 

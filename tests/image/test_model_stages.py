@@ -178,7 +178,7 @@ def test_a_gpu_is_taken_where_there_is_one_and_not_demanded(clip: str) -> None:
 
 
 def test_on_a_machine_with_gpus_the_wish_stands(clip: str) -> None:
-    from gristmill.core.plan.placement import without_optional_gpus
+    from gristmill.core.plan.adapt_to_executor import without_optional_gpus
 
     stage = ImageEmbeddingStage(clip)
     [there] = without_optional_gpus([stage], LocalExecutor(num_workers=1, gpus=2))

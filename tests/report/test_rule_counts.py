@@ -207,9 +207,9 @@ def test_counts_of_an_earlier_version_are_not_made_up(place: Path) -> None:
     (place / "stop").unlink()
     for path in (place / "run" / "counts").iterdir():
         lines = [json.loads(line) for line in path.read_text().splitlines()]
-        for sketch in (stage[-1] for line in lines for stage in line.get("stages", ())):
-            for name in ("drops", "labels") if sketch else ():
-                del sketch[name]
+        for summary in (stage[-1] for line in lines for stage in line.get("stages", ())):
+            for name in ("drops", "labels") if summary else ():
+                del summary[name]
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     (stage,) = run(place, stages)
     assert sum(one["dropped"] for one in stage["rules"]) == stage["dropped"]

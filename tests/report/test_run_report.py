@@ -264,7 +264,7 @@ def test_a_run_without_a_report_remembers_no_rows(data, tmp_path):
         def started(self, plan): ...
         def progressed(self, progress): ...
         def finished(self, progress):
-            seen.append([name for name, stats in progress.stages if stats.sketch])
+            seen.append([name for name, stats in progress.stages if stats.summary])
 
     pipeline(data, tmp_path / "a").run(LocalExecutor(0), max_errors=None, observer=Watch())
     pipeline(data, tmp_path / "b").run(LocalExecutor(0), tmp_path / "run", max_errors=None, observer=Watch())

@@ -31,7 +31,7 @@ def test_limits_have_names(threshold: str, limits: list[tuple[str, float]]) -> N
         ([1, 1], None, [0, 0.5, 1], [0, 2]),  # it may be one, too
         ([0, 1, 1], [1, 2, 3], [0, 0.5, 1], [1, 5]),
         ([0.953125, 0.96875, 0.984375, 1], [1, 2, 3, 4], [0.953125, 0.984375, 1], [3, 7]),
-        ([0.5, 0.515625], [3, 4], [0.5, 0.515625, 0.53125], [3, 4]),  # a bar is as wide as what a sketch tells apart
+        ([0.5, 0.515625], [3, 4], [0.5, 0.515625, 0.53125], [3, 4]),  # a bar is as wide as what a summary tells apart
         ([float("nan"), 3.0], None, [3, 4], [1]),
         ([], None, [0, 1], [0]),
     ],

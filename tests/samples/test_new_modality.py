@@ -17,7 +17,7 @@ from gristmill.io.exchange.shuffle_files import batch_class_name, batch_class_na
 from gristmill.recipes import load_recipe
 from gristmill.recipes.stage_catalogue import kind_of
 from gristmill.report.whatif import whatif
-from tests.samples.sound import (
+from tests.samples.sound_modality import (
     BadSound,
     DurationFilter,
     LoudnessFilter,
@@ -160,9 +160,9 @@ def test_recipes_build_the_stages(recordings: Path, tmp_path: Path) -> None:
     recipe.write_text(
         f"""
 stages:
-  - tests.samples.sound:SoundDirectoryReader: {{file_paths: {recordings}}}
-  - tests.samples.sound:SoundScoreFilter:
-      filter_obj: {{tests.samples.sound:DurationFilter: {{min_seconds: 1.8}}}}
+  - tests.samples.sound_modality:SoundDirectoryReader: {{file_paths: {recordings}}}
+  - tests.samples.sound_modality:SoundScoreFilter:
+      filter_obj: {{tests.samples.sound_modality:DurationFilter: {{min_seconds: 1.8}}}}
 """
     )
     result = load_recipe(str(recipe)).build().run(LocalExecutor(num_workers=0), max_errors=None)

@@ -29,8 +29,8 @@ from gristmill.audio.sound.audio_format import (
     audio_format,
     shown_beginning,
 )
+from gristmill.audio.sound.declared_size import check_promised_size
 from gristmill.audio.sound.encode import read_waveform_bytes
-from gristmill.audio.sound.promised_size import check_promised_size
 from gristmill.core.errors import InputError, require
 from gristmill.io.storage.file_input import file_system
 

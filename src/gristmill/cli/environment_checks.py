@@ -169,7 +169,7 @@ def _extras() -> Iterator[DoctorFinding]:
 
 
 def _machine() -> Iterator[DoctorFinding]:
-    from gristmill.executors.machine import count_cpus, total_memory_gb
+    from gristmill.executors.machine_resources import count_cpus, total_memory_gb
 
     yield DoctorFinding(
         "machine", "cores", OK, f"{count_cpus()} available to this process, {os.cpu_count()} on the machine"

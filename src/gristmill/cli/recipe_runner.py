@@ -285,7 +285,7 @@ def _how_to_go_on(executor: Executor | None, run_dir: str | None) -> str:
 def _check_output(recipe: Recipe, pipeline: Pipeline, side_outputs: bool) -> None:
     """Refuse a recipe whose rows would go nowhere. A stage of the user may write them itself."""
     from gristmill.core.batch import Batch
-    from gristmill.core.function import task_types
+    from gristmill.core.function_stage import task_types
     from gristmill.core.plan.planner import decompose
     from gristmill.core.stage_roles import CommitRole
 

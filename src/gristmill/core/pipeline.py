@@ -16,7 +16,7 @@ from gristmill.core.executor import (
     default_reporter,
     default_side_outputs,
 )
-from gristmill.core.plan.placement import check_record_directories, plan_for_executor
+from gristmill.core.plan.adapt_to_executor import check_record_directories, plan_for_executor
 from gristmill.core.plan.planner import Plan, decompose, make_plan
 from gristmill.core.records.quarantine import ErrorBudget, Quarantine
 from gristmill.core.records.run_directory import Run
@@ -222,7 +222,7 @@ class Pipeline:
         remember_secrets(self.stages)
         plan = plan_for_executor(self.name, self.stages, executor, initial_tasks, run.resuming, beside)
         for stage in plan.all_stages if watcher.reporter else ():
-            stage._planned = replace(stage._planned, sketched=not stage._planned.part_of)
+            stage._planned = replace(stage._planned, summarised=not stage._planned.part_of)
         check_record_directories(plan, run.url, watcher.report_directory)
         sources = begin_shard(plan, run.shard, run.storage_options) if run.shard else ""
         with assigned_directories(plan, run):

@@ -11,7 +11,7 @@ class Resources:
 
     `gpus` may be a fraction (0.25: four workers share a GPU). `gpu_memory_gb` asks for a part of one
     GPU by its memory; it becomes a share only on the machine where the worker is placed. With `or_cpu`, the stage
-    runs without a GPU where there is none (`core/plan/placement.py`).
+    runs without a GPU where there is none (`core/plan/adapt_to_executor.py`).
     """
 
     cpus: float = 1.0

@@ -60,7 +60,7 @@ class PlannedStage:
     """The branch of a `Route` that the stage is on. Tasks of other branches skip the stage."""
     part_of: str = ""
     """The composite stage that users see in place of this one, if it is one of its parts."""
-    sketched: bool = False
+    summarised: bool = False
     """Whether rows that pass are sampled for the report."""
     columns: tuple[str, ...] = ()
     """Columns of `inputs()` that the planner found in the input. Files and blocks differ in which columns they have: a
@@ -261,7 +261,7 @@ class CompositeStage(ProcessingStage[In, Out]):
 
     def process(self, task: In) -> Answer[Out]:
         """Pass a task through the parts, in this process: for calls by hand. Pipelines run the parts themselves."""
-        from gristmill.core.curator.direct_process import process_directly
+        from gristmill.core.curator.composite_calls import process_directly
 
         answer: Answer[Out] = process_directly(self, task)
         return answer

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gristmill.core.lazy import lazy
+from gristmill.core.lazy_imports import lazy
 
 if TYPE_CHECKING:
     from gristmill.dedup.clusters.duplicate_ids import CURATOR_DEDUP_ID_STR as CURATOR_DEDUP_ID_STR
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from gristmill.dedup.exact.exact_stage import ExactDeduplicationStage as ExactDeduplicationStage
     from gristmill.dedup.fuzzy.fingerprint_stage import FingerprintDeduplicationStage as FingerprintDeduplicationStage
     from gristmill.dedup.fuzzy.fuzzy_stage import FuzzyDeduplicationStage as FuzzyDeduplicationStage
-    from gristmill.dedup.fuzzy.near_hash_stages import (
+    from gristmill.dedup.fuzzy.hash_distance_stages import (
         PerceptualHashDeduplicationStage as PerceptualHashDeduplicationStage,
     )
-    from gristmill.dedup.fuzzy.near_hash_stages import SimHashDeduplicationStage as SimHashDeduplicationStage
+    from gristmill.dedup.fuzzy.hash_distance_stages import SimHashDeduplicationStage as SimHashDeduplicationStage
     from gristmill.dedup.index.dedup_index import DedupIndex as DedupIndex
     from gristmill.dedup.semantic.ranking_strategy import RankingStrategy as RankingStrategy
     from gristmill.dedup.semantic.semantic_stage import SemanticDeduplicationStage as SemanticDeduplicationStage

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gristmill.core.lazy import lazy
+from gristmill.core.lazy_imports import lazy
 
 if TYPE_CHECKING:
     from gristmill.download.arxiv.arxiv_papers import ArxivDownloader as ArxivDownloader
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from gristmill.download.downloaders import ObjectDownloader as ObjectDownloader
     from gristmill.download.hub_datasets import HuggingFaceDownloadExtractStage as HuggingFaceDownloadExtractStage
     from gristmill.download.hub_datasets import TinyStoriesDownloadExtractStage as TinyStoriesDownloadExtractStage
-    from gristmill.download.interfaces import DocumentExtractor as DocumentExtractor
-    from gristmill.download.interfaces import DocumentIterator as DocumentIterator
-    from gristmill.download.interfaces import URLGenerator as URLGenerator
+    from gristmill.download.source_interfaces import DocumentExtractor as DocumentExtractor
+    from gristmill.download.source_interfaces import DocumentIterator as DocumentIterator
+    from gristmill.download.source_interfaces import URLGenerator as URLGenerator
     from gristmill.download.web.common_crawl import CommonCrawlDownloadExtractStage as CommonCrawlDownloadExtractStage
     from gristmill.download.web.common_crawl import CommonCrawlUrlGenerator as CommonCrawlUrlGenerator
     from gristmill.download.web.common_crawl import CommonCrawlWARCDownloader as CommonCrawlWARCDownloader

@@ -25,7 +25,7 @@ from gristmill.core.stage import Columns, CompositeStage, ProcessingStage, Sourc
 from gristmill.core.stage_roles import PlanningRole
 from gristmill.core.task import EmptyTask, FileGroupTask, FileSlice, Task
 from gristmill.download.downloaders import DocumentDownloader
-from gristmill.download.interfaces import DocumentExtractor, DocumentIterator, URLGenerator
+from gristmill.download.source_interfaces import DocumentExtractor, DocumentIterator, URLGenerator
 from gristmill.io.read.file_partitions import FilePartition
 from gristmill.io.storage.file_input import BadRecord
 from gristmill.samples.batch import DocumentBatch

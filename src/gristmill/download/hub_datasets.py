@@ -44,7 +44,7 @@ from gristmill.download.downloaders import (
     with_checksum,
     without_fragment,
 )
-from gristmill.download.interfaces import DocumentIterator, URLGenerator
+from gristmill.download.source_interfaces import DocumentIterator, URLGenerator
 from gristmill.io.fetch.http_client import HttpClient, Manners
 from gristmill.io.formats.jsonl import read_jsonl
 from gristmill.io.formats.parquet import read_parquet

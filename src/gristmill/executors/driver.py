@@ -33,7 +33,7 @@ from gristmill.core.run.task_flow import CallOutput, Flow, WorkerCall, WorkItem
 from gristmill.core.run.time_limits import SETUP_SECONDS, time_limit
 from gristmill.core.task import Lineage
 from gristmill.executors.gpu_division import GpuDivision
-from gristmill.executors.machine import GpuSlots
+from gristmill.executors.machine_resources import GpuSlots
 from gristmill.executors.worker_pool import WorkerHandle, WorkerPool
 
 WORKER_LOST = "lost"

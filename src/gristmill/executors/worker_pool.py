@@ -25,7 +25,7 @@ from gristmill.core.run.task_flow import Flow, WorkerCall
 from gristmill.core.run.time_limits import time_limit
 from gristmill.core.stage import implements
 from gristmill.core.task import Lineage
-from gristmill.executors.machine import GpuSlot, GpuSlots
+from gristmill.executors.machine_resources import GpuSlot, GpuSlots
 
 _MAX_CANDIDATES = 64
 

@@ -21,7 +21,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from gristmill.executors.machine import private_memory_bytes
+from gristmill.executors.machine_resources import private_memory_bytes
 
 
 def process_state() -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.errors import GristmillError, RecipeError
-from gristmill.core.function import FunctionStage
+from gristmill.core.function_stage import FunctionStage
 from gristmill.core.resources import Resources
 from gristmill.core.stage import SETTINGS, CompositeStage, ProcessingStage
 from gristmill.recipes.recipe import Recipe

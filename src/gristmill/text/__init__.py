@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gristmill.core.lazy import lazy
+from gristmill.core.lazy_imports import lazy
 
 if TYPE_CHECKING:
     from gristmill.core.deciding_stage import Rule as Rule
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from gristmill.text.filters.heuristics import WhiteSpaceFilter as WhiteSpaceFilter
     from gristmill.text.filters.heuristics import WordCountFilter as WordCountFilter
     from gristmill.text.filters.heuristics import WordsWithoutAlphabetsFilter as WordsWithoutAlphabetsFilter
+    from gristmill.text.filters.pattern_filters import LambdaFilter as LambdaFilter
+    from gristmill.text.filters.pattern_filters import RegexFilter as RegexFilter
+    from gristmill.text.filters.pattern_filters import SubstringFilter as SubstringFilter
     from gristmill.text.filters.quality_presets import FineWebQualityFilter as FineWebQualityFilter
     from gristmill.text.filters.quality_presets import GopherQualityFilter as GopherQualityFilter
     from gristmill.text.filters.quality_presets import GopherRepetitionFilter as GopherRepetitionFilter
@@ -55,9 +58,6 @@ if TYPE_CHECKING:
     from gristmill.text.filters.source_code import XMLHeaderFilter as XMLHeaderFilter
     from gristmill.text.filters.token_count import TokenCountFilter as TokenCountFilter
     from gristmill.text.filters.url_blocklist import UrlBlocklistFilter as UrlBlocklistFilter
-    from gristmill.text.filters.user_rules import LambdaFilter as LambdaFilter
-    from gristmill.text.filters.user_rules import RegexFilter as RegexFilter
-    from gristmill.text.filters.user_rules import SubstringFilter as SubstringFilter
     from gristmill.text.filters.vocabulary import C4BadWordsFilter as C4BadWordsFilter
     from gristmill.text.filters.vocabulary import FlaggedWordsFilter as FlaggedWordsFilter
     from gristmill.text.filters.vocabulary import StopWordRatioFilter as StopWordRatioFilter

@@ -16,8 +16,8 @@ from gristmill.core.records.rejected_rows import FILE, PLACE
 from gristmill.view.data.media import FilesNamedByRows, MediaContent, media_in_cell
 from gristmill.view.data.query import ColumnRoles, RowQuery
 from gristmill.view.data.row_access import RowAccess, concat_differing
+from gristmill.view.data.row_scan import RowScan, ScanCache
 from gristmill.view.data.row_sets import RowSet, RunOrDataset
-from gristmill.view.data.scan import RowScan, ScanCache
 from gristmill.view.data.whatif import JudgedRows, ScoreLimits, ScoreReader
 from gristmill.view.pages import row_duplicates
 from gristmill.view.pages.cell_values import python_rows

@@ -14,7 +14,7 @@ import pyarrow as pa
 from gristmill.audio.batch import OFFSET, AudioBatch, BadAudio
 from gristmill.audio.decode import Sound
 from gristmill.audio.speech.recognisers import ASRAdapter, NeMoASRAdapter, Transcription
-from gristmill.audio.transcripts.flags import nested, values_of
+from gristmill.audio.transcripts.transcript_flags import nested, values_of
 from gristmill.audio.waveforms import WaveformStage, set_aside_row
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.stage import Columns, WorkerMetadata

@@ -16,9 +16,9 @@ import yaml
 
 from gristmill.audio.batch import DURATION, TEXT, AudioBatch
 from gristmill.audio.transcripts.error_rates import plain_words
-from gristmill.audio.transcripts.flags import HALLUCINATION, NOTES, SKIP_ME, noted, text_values, values_of
 from gristmill.audio.transcripts.hallucination_signs import PHRASES, HallucinationSigns
 from gristmill.audio.transcripts.transcript_filters import PRED_TEXT
+from gristmill.audio.transcripts.transcript_flags import HALLUCINATION, NOTES, SKIP_ME, noted, text_values, values_of
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.errors import InputError
 from gristmill.core.stage import Columns, ProcessingStage

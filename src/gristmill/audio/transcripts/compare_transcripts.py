@@ -23,8 +23,16 @@ from gristmill.audio.transcripts.error_rates import (
     plain_words,
     word_error_rates,
 )
-from gristmill.audio.transcripts.flags import HALLUCINATION, NOTES, SKIP_ME, nested, noted, text_values, values_of
 from gristmill.audio.transcripts.transcript_filters import PRED_TEXT
+from gristmill.audio.transcripts.transcript_flags import (
+    HALLUCINATION,
+    NOTES,
+    SKIP_ME,
+    nested,
+    noted,
+    text_values,
+    values_of,
+)
 from gristmill.core.stage import Columns, ProcessingStage
 
 METRICS, SEGMENTS, SKIP_REASON = "metrics", "segments", "metric_skip_reason"

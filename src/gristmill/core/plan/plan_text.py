@@ -12,7 +12,7 @@ import types
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from gristmill.core.function import FunctionStage
+from gristmill.core.function_stage import FunctionStage
 from gristmill.core.resources import Resources
 from gristmill.core.secret_values import Secret, hide_in_urls, is_secret_name
 from gristmill.core.stage_roles import GatherRole, PlanningRole

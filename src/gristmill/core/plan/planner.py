@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from gristmill.core.batch import Batch
 from gristmill.core.errors import ColumnError, PlanError, shorten
 from gristmill.core.fast_dataclass import fast_dataclass
-from gristmill.core.function import task_types
+from gristmill.core.function_stage import task_types
 from gristmill.core.plan.column_checks import check_sampled_columns
 from gristmill.core.plan.single_row_task import row_by_row
 from gristmill.core.records.rejected_rows import RejectedRowRecorder

@@ -17,7 +17,7 @@ from gristmill.core.arrow.table_conversion import POSITION, column_values, rows_
 from gristmill.core.batch import Batch
 from gristmill.core.errors import AnswerCountError, ContractError
 from gristmill.core.fast_dataclass import fast_dataclass
-from gristmill.core.function import task_types
+from gristmill.core.function_stage import task_types
 from gristmill.core.stage import SETTINGS, Columns, ProcessingStage, SourceStage, share_report
 from gristmill.core.task import Task
 

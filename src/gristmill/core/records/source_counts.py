@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gristmill.core.records.row_sketch import SAMPLES, RowSketch
+from gristmill.core.records.row_summary import SAMPLES, RowSummary
 from gristmill.core.records.run_record_store import parse_line, to_json_line
 from gristmill.core.records.stage_stats import ADDITIVE, StageStats
 
@@ -113,15 +113,15 @@ class SourceCounts:
         stats = self._open.pop(source, None) or [stats for _, stats in self._blank()]
         if not record:
             return stats
-        written = [_stats_to_json(stat, self._bound(place, stat.sketch)) for place, stat in enumerate(stats)]
+        written = [_stats_to_json(stat, self._bound(place, stat.summary)) for place, stat in enumerate(stats)]
         self._add_line(time.monotonic() - (self._began or 0.0), source=source, segment=self.segment, stages=written)
         return stats
 
-    def _bound(self, place: int, sketch: RowSketch | None) -> float:
+    def _bound(self, place: int, summary: RowSummary | None) -> float:
         """The draw up to which samples of a stage may be among the smallest of the attempt."""
-        if sketch is None or not sketch.samples:
+        if summary is None or not summary.samples:
             return 1.0
-        draws = [*self._draws.get((self.segment, place), ()), *(draw for draw, _ in sketch.samples)]
+        draws = [*self._draws.get((self.segment, place), ()), *(draw for draw, _ in summary.samples)]
         best: list[float] = sorted(draws)[:SAMPLES]
         self._draws[self.segment, place] = best
         return best[-1]
@@ -139,39 +139,39 @@ class SourceCounts:
         return taken
 
 
-def summed(parts: Iterable[Sequence[NamedStats]], sketches: bool = True) -> list[NamedStats]:
-    """Counts of the same stages, added up. Without sketches it is quick enough for a display."""
+def summed(parts: Iterable[Sequence[NamedStats]], summaries: bool = True) -> list[NamedStats]:
+    """Counts of the same stages, added up. Without summaries it is quick enough for a display."""
     totals: list[NamedStats] = []
     for part in parts:
         totals = totals or [(name, StageStats(part_of=stats.part_of)) for name, stats in part]
         for (_, total), (_, more) in zip(totals, part, strict=True):
-            total.add(more if sketches else more.without_sketch())
+            total.add(more if summaries else more.without_summary())
     return totals
 
 
 def _stats_to_json(stats: StageStats, most_draw: float) -> list[Any]:
-    sketch = stats.sketch
+    summary = stats.summary
     described: dict[str, Any] | None = None
-    if sketch is not None:
+    if summary is not None:
         described = {
-            "spread": {name: list(buckets.items()) for name, buckets in sketch.histograms.items()},
-            "values": {name: dict(counts) for name, counts in sketch.values.items()},
-            "samples": [sample for sample in sketch.samples if sample[0] <= most_draw],
-            "drops": {name: dict(drops) for name, drops in sketch.drops.items()},
-            "labels": sketch.labels,
+            "spread": {name: list(buckets.items()) for name, buckets in summary.histograms.items()},
+            "values": {name: dict(counts) for name, counts in summary.values.items()},
+            "samples": [sample for sample in summary.samples if sample[0] <= most_draw],
+            "drops": {name: dict(drops) for name, drops in summary.drops.items()},
+            "labels": summary.labels,
         }
     return [*(getattr(stats, name) for name in ADDITIVE), stats.counts or None, described]
 
 
 def _stats_of_json(described: Sequence[Any]) -> StageStats:
-    *numbers, counts, sketch = described
+    *numbers, counts, summary = described
     stats = StageStats(**dict(zip(ADDITIVE, numbers, strict=True)), counts=counts or {})
-    if sketch:
-        stats.sketch = RowSketch(
-            {name: Counter(dict(pairs)) for name, pairs in sketch["spread"].items()},
-            {name: Counter(counts) for name, counts in sketch["values"].items()},
-            [(draw, sample) for draw, sample in sketch["samples"]],
-            {name: Counter(drops) for name, drops in sketch.get("drops", {}).items()},
-            sketch.get("labels", {}),
+    if summary:
+        stats.summary = RowSummary(
+            {name: Counter(dict(pairs)) for name, pairs in summary["spread"].items()},
+            {name: Counter(counts) for name, counts in summary["values"].items()},
+            [(draw, sample) for draw, sample in summary["samples"]],
+            {name: Counter(drops) for name, drops in summary.get("drops", {}).items()},
+            summary.get("labels", {}),
         )
     return stats

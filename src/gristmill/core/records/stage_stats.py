@@ -7,7 +7,7 @@ from dataclasses import field, fields, replace
 from typing import Any
 
 from gristmill.core.fast_dataclass import fast_dataclass
-from gristmill.core.records.row_sketch import RowSketch
+from gristmill.core.records.row_summary import RowSummary
 from gristmill.core.task import Task
 
 ADDITIVE = (
@@ -36,7 +36,7 @@ class StageStats:
     counts: dict[str, float] = field(default_factory=dict)
     raw: dict[str, float] | None = None
     """The additive counts, once `counts` has been replaced by those to display (`ReportingRole.displayed_counts`)."""
-    sketch: RowSketch | None = None
+    summary: RowSummary | None = None
     """A summary of the stage's rows, for the report."""
     part_of: str = ""
     """The name of the composite stage that this stage belongs to, if any."""
@@ -47,28 +47,28 @@ class StageStats:
         for name in ADDITIVE:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.add_counts(other.counts)
-        if other.sketch:
-            self.sketch = self.sketch or RowSketch()
-            self.sketch.add(other.sketch)
+        if other.summary:
+            self.summary = self.summary or RowSummary()
+            self.summary.add(other.summary)
 
     def subtract(self, other: StageStats) -> None:
-        """Take away counts that are part of these; not those in a sketch, which becomes unknown."""
+        """Take away counts that are part of these; not those in a summary, which becomes unknown."""
         for name in ADDITIVE:
             setattr(self, name, getattr(self, name) - getattr(other, name))
         self.counts = {name: value - other.counts.get(name, 0) for name, value in (self.raw or self.counts).items()}
-        self.raw = self.sketch = None
+        self.raw = self.summary = None
 
     def copy(self) -> StageStats:
         """A snapshot of the counts."""
         return replace(self, counts={**self.counts})
 
-    def without_sketch(self) -> StageStats:
-        return replace(self, sketch=None)
+    def without_summary(self) -> StageStats:
+        return replace(self, summary=None)
 
     def as_counts(self) -> dict[str, Any]:
-        """The counts by name, without the row sketch."""
+        """The counts by name, without the row summary."""
         names = [one.name for one in fields(self) if one.name not in ("raw", "by_source")]
-        return {name: None if name == "sketch" else getattr(self, name) for name in names}
+        return {name: None if name == "summary" else getattr(self, name) for name in names}
 
     def add_counts(self, counts: Mapping[str, float]) -> None:
         for name, value in counts.items():

@@ -239,7 +239,7 @@ class RunMonitor(Observer):
         """From now on, count what is kept of earlier attempts too."""
         self._counts, self._follows = counts, True
 
-    def _take(self, progress: Progress, sketches: bool = False) -> None:
+    def _take(self, progress: Progress, summaries: bool = False) -> None:
         self.segment, turn = progress, self._turns[-1]
         turn.progress = progress
         if self._counts is not None and self._follows:
@@ -250,7 +250,7 @@ class RunMonitor(Observer):
         for number in sorted(every):
             turns = every[number]
             earlier = [one.kept for one in turns if one.kept]
-            now = summed((*earlier, *(one.progress.stages for one in turns)), sketches)
+            now = summed((*earlier, *(one.progress.stages for one in turns)), summaries)
             whole += now
             before += summed(earlier, False) if earlier else [(name, StageStats()) for name, _ in now]
         self.last = replace(
@@ -265,9 +265,9 @@ class RunMonitor(Observer):
         )
 
     def end(self) -> None:
-        """Take the last counts, with the sketches of rows, which are too slow to add up while the run goes on."""
+        """Take the last counts, with the summaries of rows, which are too slow to add up while the run goes on."""
         if self._turns:
-            self._take(self.segment, sketches=True)
+            self._take(self.segment, summaries=True)
 
     def close(self) -> None:
         """Report the end of the run, successful or not."""

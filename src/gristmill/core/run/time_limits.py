@@ -17,7 +17,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.batch import Batch
-from gristmill.core.function import FunctionStage, task_types
+from gristmill.core.function_stage import FunctionStage, task_types
 from gristmill.core.stage_roles import CommitRole, GatherRole, WriterRole
 
 if TYPE_CHECKING:

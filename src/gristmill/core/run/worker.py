@@ -31,7 +31,7 @@ from gristmill.core.errors import (
     describe_error,
 )
 from gristmill.core.records.rejected_rows import materialise_answer
-from gristmill.core.records.row_sketch import RowSketcher
+from gristmill.core.records.row_summary import RowSummariser
 from gristmill.core.records.stage_stats import StageStats
 from gristmill.core.run.interrupts import is_interrupt
 from gristmill.core.run.isolation import Isolator, task_number
@@ -100,7 +100,7 @@ class Worker:
         self.isolator = Isolator(self, budget) if budget is not None else None
         self.side_output_recorder = side_output_recorder
         self.score_recorder = side_output_recorder.scores if side_output_recorder else None
-        self.sketcher = RowSketcher([stage._planned.sketched for stage in self.stages])
+        self.summariser = RowSummariser([stage._planned.summarised for stage in self.stages])
         self.task_number = lru_cache(1)(task_number)
         gathering = (position for position, stage in enumerate(self.stages) if isinstance(stage, GatherRole))
         self.ends = {len(self.stages), *gathering}
@@ -227,8 +227,8 @@ class Worker:
             self.count_for(position, None)
             take_counts(stage)
             self._counted[position] = {}
-        for (source, position), sketch in self.sketcher.take().items():
-            self.stats_of(source)[position].sketch = sketch
+        for (source, position), summary in self.summariser.take().items():
+            self.stats_of(source)[position].summary = summary
         total, by_source = self.stats, self._stats_by_source
         self._stats_by_source = {}
         self._settled.clear()
@@ -302,7 +302,7 @@ class Worker:
 
     def _count_child(self, position: int, parent: Task[Any], child: Task[Any], alone: bool) -> Task[Any]:
         self.stats_of(parent.lineage.source)[position].count_output(child)
-        self.sketcher.passed(position, self._writes[position], parent, child)
+        self.summariser.passed(position, self._writes[position], parent, child)
         if self.score_recorder:
             self._send(self.score_recorder.add_task(position, parent, child, alone))
         return child
@@ -322,7 +322,7 @@ class Worker:
             raise self._answer_count_error(position, tasks, answers)
         for task, answer, decision in zip(tasks, answers, decisions, strict=True):
             if decision is not None and isinstance(task, Batch):
-                self.sketcher.decided(position, stage, task, decision)
+                self.summariser.decided(position, stage, task, decision)
             if self.side_output_recorder:
                 with self._writing_side_outputs(position, task.lineage):
                     self.side_output_recorder.judged(position, stage, task, start, answer, decision)

@@ -6,7 +6,7 @@ rounds over exchanges find what sounds the same:
     MatchWindows   recordings with a code in common are compared where they have it: the codes around it
     AlignPairs     pairs whose places agree in one shift, over enough of the shorter recording, stay
 
-Clusters and verdicts are those of perceptual hashes (`near_hash_stages.py`).
+Clusters and verdicts are those of perceptual hashes (`hash_distance_stages.py`).
 
 Gives up some pairs: of a code that many recordings have, such as a hum, each is compared with the next few only. And
 recordings of less than 1.5 seconds, which have no fingerprint to go by.
@@ -28,7 +28,7 @@ from gristmill.dedup.clusters.cluster_table import SIMILARITY
 from gristmill.dedup.clusters.keep_policy import FIRST, Keep
 from gristmill.dedup.columns import reference
 from gristmill.dedup.columns.arrow_numpy import Numbers, as_one_array, from_numbers, numbers
-from gristmill.dedup.fuzzy.near_hash_stages import ABOUT, NODE, OTHER, PairClusteringStage, about_rows
+from gristmill.dedup.fuzzy.hash_distance_stages import ABOUT, NODE, OTHER, PairClusteringStage, about_rows
 from gristmill.io.exchange.keyed_stage import KeyedStage
 
 WINDOW, BEFORE = 48, 24

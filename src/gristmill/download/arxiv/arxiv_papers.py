@@ -36,7 +36,7 @@ from gristmill.download.downloaders import (
     with_checksum,
     without_fragment,
 )
-from gristmill.download.interfaces import DocumentExtractor, DocumentIterator, URLGenerator
+from gristmill.download.source_interfaces import DocumentExtractor, DocumentIterator, URLGenerator
 from gristmill.io.fetch.http_client import HttpClient, Manners
 from gristmill.io.storage.file_input import BadRecord, file_system
 from gristmill.samples.batch import DocumentBatch

@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import unquote
 from xml.etree import ElementTree as ET
 
-from gristmill.download.interfaces import DocumentExtractor
+from gristmill.download.source_interfaces import DocumentExtractor
 from gristmill.io.formats.html_tags import EMPTY, END, START, TEXT, read_tags
 
 MAX_UNPACKED_BYTES, MAX_MEMBERS = 256 * 2**20, 20_000

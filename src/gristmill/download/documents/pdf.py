@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 from gristmill.core.errors import require
-from gristmill.download.interfaces import DocumentExtractor
+from gristmill.download.source_interfaces import DocumentExtractor
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff]")
 _HYPHEN = re.compile("(?<=[^\\W\\d_])(?:-|\u00ad|\u2010|\x02|\ufffe)\n(?=[a-zß-öø-ÿа-я])")

@@ -26,7 +26,7 @@ from gristmill.download.downloaders import (
     manners_for_host,
     read_object,
 )
-from gristmill.download.interfaces import URLGenerator
+from gristmill.download.source_interfaces import URLGenerator
 from gristmill.download.web.common_crawl_extractor import CommonCrawlHTMLExtractor
 from gristmill.download.web.html_extractors import HTMLExtractorAlgorithm
 from gristmill.download.web.warc_reader import CommonCrawlWarcIterator

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.errors import require
-from gristmill.download.interfaces import DocumentExtractor
+from gristmill.download.source_interfaces import DocumentExtractor
 from gristmill.download.web.charset import decode_page
 from gristmill.download.web.html_extractors import HTMLExtractorAlgorithm, ParagraphExtractor, make_algorithm
 from gristmill.download.web.stop_lists import parse_stop_lists, stop_list

@@ -25,7 +25,7 @@ from gristmill.core.task import EmptyTask, FileGroupTask
 from gristmill.download.documents.docx_epub import DocxExtractor, EpubExtractor
 from gristmill.download.documents.pdf import PdfExtractor
 from gristmill.download.download_stages import DocumentExtractStage, rows_to_table
-from gristmill.download.interfaces import DocumentExtractor
+from gristmill.download.source_interfaces import DocumentExtractor
 from gristmill.download.web.charset import decode_page
 from gristmill.download.web.common_crawl_extractor import CommonCrawlHTMLExtractor
 from gristmill.io.fetch.http_client import HttpClient, Manners

@@ -14,7 +14,7 @@ from gristmill.core.arrow.table_conversion import POSITION
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import EmptyTask, FileSlice
 from gristmill.download.download_stages import DocumentExtractStage, DocumentIterateStage
-from gristmill.download.interfaces import DocumentExtractor, DocumentIterator
+from gristmill.download.source_interfaces import DocumentExtractor, DocumentIterator
 from gristmill.download.web.common_crawl_extractor import CommonCrawlHTMLExtractor
 from gristmill.download.web.html_extractors import HTMLExtractorAlgorithm
 from gristmill.download.web.warc import (

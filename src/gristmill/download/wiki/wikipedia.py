@@ -25,7 +25,7 @@ from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import EmptyTask
 from gristmill.download.download_stages import DocumentDownloadExtractStage
 from gristmill.download.downloaders import ChecksumDownloader, file_name, manners_for_host, with_checksum
-from gristmill.download.interfaces import DocumentExtractor, DocumentIterator, URLGenerator
+from gristmill.download.source_interfaces import DocumentExtractor, DocumentIterator, URLGenerator
 from gristmill.download.wiki.wiki_dump import PART, read_pages, split_dump
 from gristmill.download.wiki.wikitext import KEEP, WikitextCleaner
 from gristmill.io.fetch.http_client import HttpClient, Manners

@@ -30,7 +30,7 @@ from typing import Any
 from gristmill.core.errors import ErrorBudgetError, GristmillError, ResourceError, StageError
 from gristmill.core.executor import Job, Machine, TaskRef
 from gristmill.core.fast_dataclass import fast_dataclass
-from gristmill.core.plan.placement import merge_groups_to_fit
+from gristmill.core.plan.adapt_to_executor import merge_groups_to_fit
 from gristmill.core.plan.planner import Group, Plan
 from gristmill.core.records.stage_stats import StageStats
 from gristmill.core.run.lost_tasks import ancestor_ids

@@ -33,7 +33,7 @@ from gristmill.core.run.task_flow import CallOutput, Flow, WorkItem
 from gristmill.executors.local.local_executor import LocalDriver
 from gristmill.executors.local.process_pool import ProcessHandle, ProcessPool
 from gristmill.executors.local.zygote import teardown_error_files
-from gristmill.executors.machine import GpuSlot, GpuSlots
+from gristmill.executors.machine_resources import GpuSlot, GpuSlots
 from gristmill.executors.worker_pool import WorkerPool
 
 LINGER_SECONDS = 60.0

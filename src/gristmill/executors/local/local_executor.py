@@ -16,12 +16,12 @@ from typing import Any
 
 from gristmill.core.errors import ResourceError
 from gristmill.core.executor import MODES, Executor, Job, Machine, TaskRef, is_batch_mode
-from gristmill.core.plan.placement import fuse_commits
+from gristmill.core.plan.adapt_to_executor import fuse_commits
 from gristmill.core.plan.planner import Plan
 from gristmill.core.run.task_flow import WorkItem
 from gristmill.core.task import Lineage
 from gristmill.executors.driver import WORKER_LOST, Driver
-from gristmill.executors.local.inline import run_inline
+from gristmill.executors.local.inline_pool import run_inline
 from gristmill.executors.local.process_pool import ProcessHandle, ProcessPool
 from gristmill.executors.local.task_transport import (
     PackedTask,
@@ -32,7 +32,7 @@ from gristmill.executors.local.task_transport import (
 )
 from gristmill.executors.local.worker_process import CHANNEL_CLOSED, thread_count
 from gristmill.executors.local.zygote import Zygote
-from gristmill.executors.machine import GpuSlots, this_machine
+from gristmill.executors.machine_resources import GpuSlots, this_machine
 from gristmill.executors.setting_checks import COUNT, FLAG, GPUS, check_setting
 from gristmill.executors.worker_pool import WorkerHandle
 

@@ -16,7 +16,7 @@ from gristmill.core.plan.planner import Group
 from gristmill.core.run.isolation import RowLocation
 from gristmill.executors.local.worker_process import StatusPage, WorkerSetup, thread_count
 from gristmill.executors.local.zygote import Zygote
-from gristmill.executors.machine import GpuSlot, GpuSlots, visible_devices
+from gristmill.executors.machine_resources import GpuSlot, GpuSlots, visible_devices
 from gristmill.executors.worker_pool import CallRequest, WorkerHandle, WorkerPool, pickle_group
 
 _EXIT_SECONDS = 1.0

@@ -39,7 +39,7 @@ from gristmill.core.stage import NodeInfo, WorkerMetadata
 from gristmill.core.task import GatherTask, Lineage, Task
 from gristmill.executors.local.task_transport import PackedTask, pack_task
 from gristmill.executors.local.zygote import TEARDOWN_ERROR_SUFFIX
-from gristmill.executors.machine import private_memory_bytes
+from gristmill.executors.machine_resources import private_memory_bytes
 from gristmill.executors.worker_pool import CallRequest
 from gristmill.executors.worker_reuse import is_reusable, process_state
 

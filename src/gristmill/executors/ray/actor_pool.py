@@ -15,7 +15,7 @@ from gristmill.core.plan.planner import Group
 from gristmill.core.run.isolation import RowLocation
 from gristmill.core.run.schedule import WINDOW
 from gristmill.executors.local.task_transport import PackedTask
-from gristmill.executors.machine import GpuSlot
+from gristmill.executors.machine_resources import GpuSlot
 from gristmill.executors.ray.control_actor import ControlActor, SharedPart
 from gristmill.executors.ray.input_tasks import InitialTaskRef
 from gristmill.executors.ray.runtime_env import merge_runtime_envs

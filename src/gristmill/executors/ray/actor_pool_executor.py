@@ -34,7 +34,7 @@ from gristmill.core.plan.planner import Plan
 from gristmill.core.run.task_flow import WorkerCall, WorkItem
 from gristmill.core.task import Lineage
 from gristmill.executors.driver import WORKER_LOST, Driver
-from gristmill.executors.machine import GpuSlot
+from gristmill.executors.machine_resources import GpuSlot
 from gristmill.executors.ray.actor_pool import ActorHandle, ActorPool
 from gristmill.executors.ray.actor_reuse import ActorCaches
 from gristmill.executors.ray.cluster import (

@@ -19,7 +19,7 @@ from typing import Any
 
 from gristmill.core.errors import PlanError, require
 from gristmill.core.resources import Resources
-from gristmill.executors.machine import GpuSlot, GpuSlots
+from gristmill.executors.machine_resources import GpuSlot, GpuSlots
 from gristmill.executors.ray.console_forwarding import output_forwarder
 
 _ANSWER_SECONDS = 2.0

@@ -35,7 +35,7 @@ from gristmill.core.stage import NodeInfo, WorkerMetadata
 from gristmill.core.task import GatherTask, Lineage, Task
 from gristmill.executors.local.task_transport import INLINE_BYTES, PackedTask, compact_task, pack_task
 from gristmill.executors.local.worker_process import as_stage_error
-from gristmill.executors.machine import private_memory_bytes
+from gristmill.executors.machine_resources import private_memory_bytes
 from gristmill.executors.ray.console_forwarding import OutputMarker
 from gristmill.executors.ray.control_actor import ControlActor, ControlClient, PositionRecorder, SharedPart
 from gristmill.executors.worker_pool import CallRequest

@@ -14,19 +14,19 @@ from gristmill.report.drop_sentence import limit_in_words, rule_in_words
 
 if TYPE_CHECKING:
     from gristmill.core.deciding_stage import DecidingStage, Rule
-    from gristmill.core.records.row_sketch import RowSketch
+    from gristmill.core.records.row_summary import RowSummary
 
 NOT_KNOWN = "not known: counted by an earlier version"
 
 
-def rule_counts(stage: DecidingStage[Any], sketch: RowSketch, rows_in: int, dropped: int) -> list[dict[str, Any]]:
+def rule_counts(stage: DecidingStage[Any], summary: RowSummary, rows_in: int, dropped: int) -> list[dict[str, Any]]:
     """One entry for each rule of each filter, in order; none for stages that do not say which filter drops a row."""
-    if not sketch.drops and not isinstance(stage, FilteringStage):
+    if not summary.drops and not isinstance(stage, FilteringStage):
         return []
     rules, thresholds = stage.rules(), stage.thresholds()
     found: list[dict[str, Any]] = []
-    for label in dict.fromkeys([*rules, *thresholds, *sketch.drops]):
-        drops: Mapping[str, int] = sketch.drops.get(label, {})
+    for label in dict.fromkeys([*rules, *thresholds, *summary.drops]):
+        drops: Mapping[str, int] = summary.drops.get(label, {})
         named = [rule for rule in rules.get(label, ()) if rule.name and rule.is_on]
         found += [_entry(label, rule.name, _limit(rule), drops.get(rule.name, 0)) for rule in named]
         rest = drops.get("", 0)
@@ -45,12 +45,12 @@ def _entry(label: str, rule: str | None, limit: str, dropped: int) -> dict[str, 
     return {"filter": label, "rule": rule, "words": rule_in_words(rule), "limit": limit, "dropped": dropped}
 
 
-def label_counts(sketch: RowSketch) -> dict[str, dict[str, dict[str, int]]]:
+def label_counts(summary: RowSummary) -> dict[str, dict[str, dict[str, int]]]:
     """For each filter that gives labels: rows with each label, and how many of them the stage dropped."""
     return {
         name: {
             label: {"rows": rows, "dropped": dropped}
             for label, (rows, dropped) in sorted(labels.items(), key=lambda item: (-item[1][0], item[0]))
         }
-        for name, labels in sketch.labels.items()
+        for name, labels in summary.labels.items()
     }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gristmill.core.deciding_stage import DecidingStage
 from gristmill.core.executor import rows_read
-from gristmill.core.records.row_sketch import bucket_lower_bound
+from gristmill.core.records.row_summary import bucket_lower_bound
 from gristmill.core.records.run_directory import versions
 from gristmill.core.records.stage_identity import describe_stage
 from gristmill.core.result import StageSummary, Summary, folded_stages
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gristmill.core.executor import Progress
     from gristmill.core.plan.planner import Plan
     from gristmill.core.records.quarantine import QuarantinedRecord
-    from gristmill.core.records.row_sketch import RowSketch
+    from gristmill.core.records.row_summary import RowSummary
     from gristmill.core.records.run_directory import Run
     from gristmill.core.stage import ProcessingStage
 
@@ -128,7 +128,7 @@ def _stages(plan: Plan, progress: Progress) -> list[dict[str, Any]]:
     place = -1
     for name, parts in folded_stages(progress.stages):
         place += len(parts)
-        line, sketch = StageSummary.of(name, parts), parts[-1].sketch
+        line, summary = StageSummary.of(name, parts), parts[-1].summary
         stage = plan.all_stages[place]
         stages.append(
             {
@@ -142,25 +142,25 @@ def _stages(plan: Plan, progress: Progress) -> list[dict[str, Any]]:
                 "counts": line.counts,
                 "writes": isinstance(stage, WriterRole),
                 "branch": stage._planned.branch,
-                **(_sketched(sketch, stage) if sketch else {}),
-                **(_dropped_by(stage, sketch, line) if sketch and isinstance(stage, DecidingStage) else {}),
+                **(_summarised(summary, stage) if summary else {}),
+                **(_dropped_by(stage, summary, line) if summary and isinstance(stage, DecidingStage) else {}),
             }
         )
     return stages
 
 
-def _dropped_by(stage: DecidingStage[Any], sketch: RowSketch, line: StageSummary) -> dict[str, Any]:
-    return {"rules": rule_counts(stage, sketch, line.rows_in, line.dropped), "labels": label_counts(sketch)}
+def _dropped_by(stage: DecidingStage[Any], summary: RowSummary, line: StageSummary) -> dict[str, Any]:
+    return {"rules": rule_counts(stage, summary, line.rows_in, line.dropped), "labels": label_counts(summary)}
 
 
-def _sketched(sketch: RowSketch, stage: ProcessingStage[Any, Any]) -> dict[str, Any]:
+def _summarised(summary: RowSummary, stage: ProcessingStage[Any, Any]) -> dict[str, Any]:
     thresholds: Mapping[str, str] = stage.thresholds() if isinstance(stage, DecidingStage) else {}
     return {
-        "spread": {name: _histogram_of(buckets) for name, buckets in sketch.histograms.items() if buckets},
+        "spread": {name: _histogram_of(buckets) for name, buckets in summary.histograms.items() if buckets},
         "thresholds": {name: text for name, text in thresholds.items() if text},
         "limits": {name: [limit for _, limit in limits_in_threshold(text)] for name, text in thresholds.items()},
-        "values": {name: dict(counts.most_common()) for name, counts in sketch.values.items()},
-        "samples": [{**sample, "row": _clipped(sample["row"])} for _, sample in sketch.samples],
+        "values": {name: dict(counts.most_common()) for name, counts in summary.values.items()},
+        "samples": [{**sample, "row": _clipped(sample["row"])} for _, sample in summary.samples],
     }
 
 

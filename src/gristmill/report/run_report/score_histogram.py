@@ -27,7 +27,7 @@ def limits_in_threshold(threshold: str) -> list[tuple[str, float]]:
 
 def build_histogram(numbers: Any, counts: Any = None, bins: int = 48) -> dict[str, Any]:
     """Bars of equal width, or of equal ratio where numbers of very different sizes meet. With `counts`, the numbers are
-    those of a sketch (`core/records/row_sketch.py`), each as often as it was counted."""
+    those of a summary (`core/records/row_summary.py`), each as often as it was counted."""
     values = np.asarray(numbers, np.float64)
     often = np.ones(len(values), np.int64) if counts is None else np.asarray(counts, np.int64)
     finite = np.isfinite(values)
@@ -41,7 +41,7 @@ def build_histogram(numbers: Any, counts: Any = None, bins: int = 48) -> dict[st
     # numbers below 1 are shares, which are compared by their difference
     crowded = low > 0 and high > 1 and (high / low > 200 or (high / low > 20 and most - low < (high - low) / 10))
     whole = bool((values == np.floor(values)).all())
-    unit = max(float(whole), 0.0 if counts is None else _sketch_resolution(max(abs(low), abs(high))))
+    unit = max(float(whole), 0.0 if counts is None else _bucket_width(max(abs(low), abs(high))))
     edges = np.geomspace(low, high, bins + 1) if crowded else _bin_edges(low, high, bins, unit)
     bars, _ = np.histogram(np.clip(values, edges[0], edges[-1]), edges, weights=often)
     return {
@@ -55,8 +55,8 @@ def build_histogram(numbers: Any, counts: Any = None, bins: int = 48) -> dict[st
     }
 
 
-def _sketch_resolution(number: float) -> float:
-    """How far apart the numbers of a sketch are at this size, or nearer to zero."""
+def _bucket_width(number: float) -> float:
+    """How far apart the numbers of a summary are at this size, or nearer to zero."""
     return float(2.0 ** np.floor(np.log2(number)) / 32) if number else 0.0
 
 

@@ -11,8 +11,8 @@ from gristmill.core.records.rejected_rows import FILTER, SCORE, STAGE, THRESHOLD
 from gristmill.report.drop_sentence import rejected_sentence
 from gristmill.view.data.media import MediaContent
 from gristmill.view.data.query import LENGTH, ColumnRoles, RowQuery
+from gristmill.view.data.row_scan import RowScan
 from gristmill.view.data.row_sets import QUARANTINED, QUARANTINED_BY, RowSet
-from gristmill.view.data.scan import RowScan
 from gristmill.view.pages.cell_values import excerpt, format_value, number, position_of
 from gristmill.view.pages.html_elements import SafeHtml, count_noun, element
 from gristmill.view.pages.page_frame import TITLES, form_field, select_options
