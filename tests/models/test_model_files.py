@@ -80,6 +80,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     address = f"http://127.0.0.1:{server.server_port}"
     monkeypatch.setenv("GRISTMILL_MODELS", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_ENDPOINT", address)
+    # The library reads its environment when it is imported, which another test may have done while it was offline.
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     yield server
     server.shutdown()
     server.server_close()
