@@ -156,7 +156,11 @@ def cannot_write(path: str, error: OSError, stage: str = "") -> OutputError:
 
 def explain_storage_error(error: BaseException) -> str:
     """What a file system said, in one line, and the way out where it is known. Each library raises its own types."""
+    if isinstance(error, IndexError) and error.__context__:  # s3fs looks for a number in an error that has none
+        return explain_storage_error(error.__context__)
     kinds = {kind.__name__ for kind in type(error).__mro__}
+    if "FSTimeoutError" in kinds and error.__cause__:  # says nothing itself
+        return explain_storage_error(error.__cause__)
     if kinds & {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"}:
         return (
             "there are no credentials for it. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; for a "
@@ -164,11 +168,19 @@ def explain_storage_error(error: BaseException) -> str:
         )
     said = " ".join(describe_error(error).split())
     said = said if len(said) <= 300 else f"{said[:299]}…"
+    if kinds & {"ReadTimeoutError", "AioReadTimeoutError", "ServerTimeoutError"}:
+        return f"its server accepts connections but does not answer ({said}). Check the address (for S3, endpoint_url)"
     if kinds & {"HTTPClientError", "ClientConnectionError", "ConnectionError", "TimeoutError", "gaierror"}:
         return f"its server cannot be reached ({said}). Check the address (for S3, endpoint_url) and the network"
     if "PermissionError" in kinds:
         return f"access is denied ({said}). Check the credentials and the rights of their user"
     return said
+
+
+def is_system_error(error: BaseException) -> bool:
+    """Whether it is an error of the operating system, or one like it: those of libraries, which may be OSErrors as
+    well, do not say which file they are about."""
+    return isinstance(error, OSError) and type(error).__module__ == "builtins"
 
 
 class DownloadError(GristmillError, OSError):

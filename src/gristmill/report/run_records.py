@@ -23,6 +23,7 @@ from gristmill.core.records.row_scores import DROPPED, FACTS, FILE, PLACE, SEGME
 from gristmill.core.records.run_directory import Run
 from gristmill.core.records.run_location import PLAN, find_run
 from gristmill.core.records.run_record_store import RecordStore
+from gristmill.core.remote_storage import open_file_system
 from gristmill.core.task import SHUFFLE_FILE_SUFFIX, digest
 from gristmill.dedup.clusters.cluster_table import CLUSTERS_DIRECTORY as CLUSTERS
 from gristmill.io.storage.output_directory import OutputDirectory
@@ -267,9 +268,7 @@ def _unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
 
 
 def _remote(place: str, options: Mapping[str, Any]) -> tuple[Any, str]:
-    import fsspec
-
-    system, root = fsspec.core.url_to_fs(place, **options)
+    system, root = open_file_system(place, options)
     return system, root.rstrip("/")
 
 

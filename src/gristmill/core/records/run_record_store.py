@@ -11,7 +11,8 @@ from typing import Any
 
 import orjson
 
-from gristmill.core.errors import InputError, cannot_write, explain_storage_error
+from gristmill.core.errors import InputError, cannot_write, explain_storage_error, is_system_error
+from gristmill.core.remote_storage import open_file_system
 from gristmill.core.secret_values import hide_in_urls, remember_secrets, without_secrets
 
 
@@ -159,23 +160,22 @@ def _write_private(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def _os_errors() -> Iterator[None]:
+def _os_errors(what: str = "") -> Iterator[None]:
     """Raise what libraries of object stores raise as an OSError."""
     try:
         yield
-    except OSError:
-        raise
     except Exception as error:
-        raise OSError(explain_storage_error(error)) from error
+        if is_system_error(error):
+            raise
+        raise OSError(what + explain_storage_error(error)) from error
 
 
 class _Remote:
     """An object store, in which an object appears when its upload is complete."""
 
     def __init__(self, url: str, storage_options: Mapping[str, Any]) -> None:
-        import fsspec
-
-        self._system, self._root = fsspec.core.url_to_fs(url, **storage_options)
+        self._url = hide_in_urls(url.rstrip("/"))
+        self._system, self._root = open_file_system(url, storage_options)
 
     def put(self, name: str, content: bytes) -> None:
         path = f"{self._root}/{name}"
@@ -185,7 +185,7 @@ class _Remote:
 
     def get(self, name: str) -> bytes | None:
         try:
-            with _os_errors():
+            with _os_errors(f"{self._url}/{name} cannot be read: "):
                 content: bytes = self._system.cat_file(f"{self._root}/{name}")
         except FileNotFoundError:
             return None
@@ -193,7 +193,7 @@ class _Remote:
 
     def names(self, folder: str) -> list[str]:
         path = f"{self._root}/{folder}"
-        with without_listing_cache(self._system), _os_errors():
+        with without_listing_cache(self._system), _os_errors(f"{self._url}/{folder} cannot be listed: "):
             if not self._system.exists(path):
                 return []
             return [name.rpartition("/")[2] for name in self._system.find(path)]

@@ -10,8 +10,9 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from gristmill.core.arrow.table_conversion import POSITION
-from gristmill.core.errors import BadRecordError, InputError, MissingDependencyError
+from gristmill.core.errors import BadRecordError, InputError, MissingDependencyError, explain_storage_error, is_system_error
 from gristmill.core.fast_dataclass import fast_dataclass
+from gristmill.core.remote_storage import open_file_system
 from gristmill.core.secret_values import remember_secrets
 from gristmill.core.task import FileSlice
 
@@ -92,6 +93,7 @@ class OpenFile:
 
     def __init__(self, path: str, storage_options: Mapping[str, Any], cache: str) -> None:
         system, inner = file_system(path, storage_options)
+        self._path = path
         self.failure: Exception | None = None
         self.local = isinstance(system, LocalFileSystem)
         """Whether reading the same bytes a second time is cheap."""
@@ -105,9 +107,12 @@ class OpenFile:
     def read(self, size: int = -1) -> bytes:
         try:
             data: bytes = self._file.read(size)
-        except Exception as error:
+        except Exception as error:  # each file system raises its own errors
             self.failure = error
-            raise
+            if is_system_error(error):
+                raise
+            self.failure = OSError(f"{self._path} cannot be read: {explain_storage_error(error)}")
+            raise self.failure from error
         return data
 
     def readinto(self, buffer: bytearray | memoryview) -> int:
@@ -175,18 +180,15 @@ def file_system(path: str, storage_options: Mapping[str, Any]) -> tuple[Any, str
         return LocalFileSystem(), os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
     if "://" not in path and "::" not in path and not GLOB_CHARACTERS & set(path) and not storage_options:
         return LocalFileSystem(), os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
-    import fsspec
-
     remember_secrets([storage_options, path])
     try:
-        system, inner = fsspec.core.url_to_fs(path, **storage_options)
+        return open_file_system(path, storage_options)
     except ImportError as error:
         extra = "pip install 'gristmill[s3]'" if path.startswith(("s3:", "s3a:")) else "install the package it names"
         raise MissingDependencyError(f"{path} cannot be opened: {error} ({extra})") from error
     except ValueError as error:
         known = " (such as s3, gs, az, hf, https)" if "not known" in str(error) else ""
         raise InputError(f"{path} cannot be opened: {error}{known}") from error
-    return system, str(inner)
 
 
 def check_column_names(path: str, names: Iterable[str], fields: Sequence[str] | None) -> None:

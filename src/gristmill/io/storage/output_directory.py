@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from gristmill.core.errors import PlanError, cannot_write, explain_storage_error
 from gristmill.core.records.run_location import MANIFEST, directory_url, records_beside
 from gristmill.core.records.run_record_store import make_private_directory, refuse_login, without_listing_cache
+from gristmill.core.remote_storage import open_file_system
 from gristmill.core.secret_values import remember_secrets
 from gristmill.io.storage.checksum import KNOWN_CHECKSUM_KINDS, ChecksumWriter, checksum_of
 
@@ -58,9 +59,7 @@ class OutputDirectory:
 
     @cached_property
     def _system(self) -> Any:
-        import fsspec
-
-        return fsspec.core.url_to_fs(self.url, **self.storage_options)[0]
+        return open_file_system(self.url, self.storage_options)[0]
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key != "_system"}
