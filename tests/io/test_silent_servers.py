@@ -90,9 +90,7 @@ def test_a_silent_s3_server_is_told_in_time(server: SilentServer, tmp_path: Path
     assert time.monotonic() - began < 20
 
 
-def test_a_server_that_falls_silent_in_a_file_is_told_in_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_falls_silent_in_a_file_is_told_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_storage, "ANSWER_SECONDS", 0.2)
     server = SilentServer(answers=True)
     reader = JsonlReader("s3://mill/in.jsonl", storage_options=options(server))

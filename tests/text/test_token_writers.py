@@ -8,6 +8,7 @@ import struct
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tiktoken
@@ -123,6 +124,22 @@ def test_a_commit_may_be_repeated(make, tmp_path: Path) -> None:
     empty = [write.process(tokenize.process(batch)).named(batch.lineage) for batch in batches([{"text": ""}])]
     assert commit.process(gathered(empty)).data == []
     assert tree(tmp_path / "out") == {}  # the input has become empty: no old output stays behind
+
+
+@pytest.mark.parametrize("make", WRITERS)
+def test_scores_hold_no_tokens_and_do_not_depend_on_the_blocks(make, source: Path, tmp_path: Path) -> None:
+    def scores(blocksize: str) -> dict[str, bytes]:
+        stages = [JsonlReader(str(source), blocksize=blocksize), make(str(tmp_path / blocksize))]
+        Pipeline("p", stages=stages).run(HERE, scores=True)
+        return tree(tmp_path / f"{blocksize}.run" / "scores")
+
+    whole = scores("1MB")
+    assert scores("40") == whole
+    tables = [pq.read_table(io.BytesIO(data)) for name, data in whole.items() if name.endswith(".parquet")]
+    assert [table.num_rows for table in tables] == [len(TEXTS), 2 * len(TEXTS)]
+    for table in tables:
+        assert not [column for column in table.schema if pa.types.is_nested(column.type)]
+        assert table.column("TokenizeDocuments").to_pylist().count(0) * 3 == table.num_rows
 
 
 def test_pairs_are_merged(source: Path, tmp_path: Path) -> None:

@@ -100,6 +100,8 @@ class Decision:
     """The label of the filter that drops each row; None: it is the last with a score for the row."""
     aside: pa.Array | None = field(default=None, kw_only=True)
     """Rows that are not kept because the stage has set them aside: they are in quarantine and not rejected."""
+    columns: dict[str, pa.Array] = field(default_factory=dict, kw_only=True)
+    """What `apply` adds to the rows and is no score: it is not recorded."""
 
 
 class DecidingStage(ProcessingStage[B, B]):

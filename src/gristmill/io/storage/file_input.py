@@ -10,7 +10,13 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from gristmill.core.arrow.table_conversion import POSITION
-from gristmill.core.errors import BadRecordError, InputError, MissingDependencyError, explain_storage_error, is_system_error
+from gristmill.core.errors import (
+    BadRecordError,
+    InputError,
+    MissingDependencyError,
+    explain_storage_error,
+    is_system_error,
+)
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.remote_storage import open_file_system
 from gristmill.core.secret_values import remember_secrets

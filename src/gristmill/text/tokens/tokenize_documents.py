@@ -77,10 +77,10 @@ class TokenizeDocuments(DecidingStage[DocumentBatch]):
         counts = make_array(map(len, tokens), pa.int64())
         column = pa.array(tokens, pa.large_list(self.kind()))
         keep = pc.greater(counts, literal(0, pa.int64()))
-        return Decision(keep, {self.tokens_field: column, self.name: counts})
+        return Decision(keep, {self.name: counts}, columns={self.tokens_field: column})
 
     def apply(self, batch: DocumentBatch, decision: Decision) -> DocumentBatch:
-        return batch.with_column(self.tokens_field, decision.scores[self.tokens_field]).keep(decision.keep)
+        return batch.with_column(self.tokens_field, decision.columns[self.tokens_field]).keep(decision.keep)
 
     def thresholds(self) -> dict[str, str]:
         return {self.name: "tokens=1"}
