@@ -156,11 +156,8 @@ def cannot_write(path: str, error: OSError, stage: str = "") -> OutputError:
 
 def explain_storage_error(error: BaseException) -> str:
     """What a file system said, in one line, and the way out where it is known. Each library raises its own types."""
-    if isinstance(error, IndexError) and error.__context__:  # s3fs looks for a number in an error that has none
-        return explain_storage_error(error.__context__)
+    error = _telling(error)
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    if "FSTimeoutError" in kinds and error.__cause__:  # says nothing itself
-        return explain_storage_error(error.__cause__)
     if kinds & {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"}:
         return (
             "there are no credentials for it. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; for a "
@@ -175,6 +172,14 @@ def explain_storage_error(error: BaseException) -> str:
     if "PermissionError" in kinds:
         return f"access is denied ({said}). Check the credentials and the rights of their user"
     return said
+
+
+def _telling(error: BaseException) -> BaseException:
+    """The error behind one that says nothing."""
+    if isinstance(error, IndexError) and error.__context__:  # s3fs looks for a number in an error that has none
+        error = error.__context__
+    silent = type(error).__name__ == "FSTimeoutError"
+    return error.__cause__ if silent and error.__cause__ else error
 
 
 def is_system_error(error: BaseException) -> bool:
