@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from gristmill import LocalExecutor, Pipeline
-from gristmill.core import remote_storage
 from gristmill.core.errors import GristmillError
-from gristmill.core.remote_storage import ANSWER_SECONDS, REQUESTS, ROUNDS, open_file_system
+from gristmill.core.records import remote_storage
+from gristmill.core.records.remote_storage import ANSWER_SECONDS, REQUESTS, ROUNDS, open_file_system
 from gristmill.text import JsonlReader, JsonlWriter
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\nETag: x\r\n\r\n"

@@ -19,11 +19,11 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.errors import InputError
+from gristmill.core.records.remote_storage import open_file_system
 from gristmill.core.records.row_scores import DROPPED, FACTS, FILE, PLACE, SEGMENT
 from gristmill.core.records.run_directory import Run
 from gristmill.core.records.run_location import PLAN, find_run
 from gristmill.core.records.run_record_store import RecordStore
-from gristmill.core.remote_storage import open_file_system
 from gristmill.core.task import SHUFFLE_FILE_SUFFIX, digest
 from gristmill.dedup.clusters.cluster_table import CLUSTERS_DIRECTORY as CLUSTERS
 from gristmill.io.storage.output_directory import OutputDirectory

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from gristmill.core.errors import InputError, cannot_write, explain_storage_error, is_system_error
-from gristmill.core.remote_storage import open_file_system
+from gristmill.core.records.remote_storage import open_file_system
 from gristmill.core.secret_values import hide_in_urls, remember_secrets, without_secrets
 
 

@@ -18,7 +18,7 @@ from gristmill.core.errors import (
     is_system_error,
 )
 from gristmill.core.fast_dataclass import fast_dataclass
-from gristmill.core.remote_storage import open_file_system
+from gristmill.core.records.remote_storage import open_file_system
 from gristmill.core.secret_values import remember_secrets
 from gristmill.core.task import FileSlice
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from gristmill.core.errors import PlanError, cannot_write, explain_storage_error
+from gristmill.core.records.remote_storage import open_file_system
 from gristmill.core.records.run_location import MANIFEST, directory_url, records_beside
 from gristmill.core.records.run_record_store import make_private_directory, refuse_login, without_listing_cache
-from gristmill.core.remote_storage import open_file_system
 from gristmill.core.secret_values import remember_secrets
 from gristmill.io.storage.checksum import KNOWN_CHECKSUM_KINDS, ChecksumWriter, checksum_of
 
