@@ -6,6 +6,7 @@ The framework asks with `isinstance`. Every method has a default, so a stage wri
     PlanningRole      answers the planner: the files that it reads, the columns that it will return
     ScoringRole       adds columns of scores
     ReportingRole     turns its counters into what users see, and warns
+    LookAheadRole     knows the stages that come after it in its worker
     WholeInputRole    a failure concerns its whole input, so no record can be set aside for it
       GatherRole      receives all tasks of a source as one (`MergingStage` makes fewer of them)
     RunStateRole      keeps directories or state for the time of a run
@@ -13,7 +14,7 @@ The framework asks with `isinstance`. Every method has a default, so a stage wri
         WriterRole    writes rows
         CommitRole    puts files in place for good: what it has committed is not done again
 
-All methods here are called in the driver, none of them per task.
+All methods here but that of `LookAheadRole` are called in the driver, none of them per task.
 """
 
 from __future__ import annotations
@@ -83,6 +84,14 @@ class ReportingRole:
     def run_warning(self, stats: Any) -> str | None:
         """A warning for the user after a run that succeeded, from the `StageStats` of the stage."""
         return None
+
+
+class LookAheadRole:
+    """Does work in one go that stages after it in the same worker would otherwise do again."""
+
+    def see_later_stages(self, stages: Sequence[ProcessingStage[Any, Any]]) -> None:
+        """In the worker, before `setup`: the stages that come after this one there. What a stage returns must not
+        depend on them: the same stages may run in other workers."""
 
 
 class WholeInputRole:

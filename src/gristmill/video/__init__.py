@@ -12,12 +12,26 @@ from gristmill.core.lazy_imports import lazy
 if TYPE_CHECKING:
     from gristmill.video.batch import BadVideo as BadVideo
     from gristmill.video.batch import VideoBatch as VideoBatch
+    from gristmill.video.clips import ClipSpan as ClipSpan
+    from gristmill.video.clips import FixedStrideExtractorStage as FixedStrideExtractorStage
+    from gristmill.video.clips import clip_rows as clip_rows
     from gristmill.video.decode import Analysis as Analysis
     from gristmill.video.decode import DecodeLimits as DecodeLimits
     from gristmill.video.decode import analyse_video as analyse_video
+    from gristmill.video.filters import VideoAspectRatioFilter as VideoAspectRatioFilter
+    from gristmill.video.filters import VideoBitRateFilter as VideoBitRateFilter
+    from gristmill.video.filters import VideoDurationFilter as VideoDurationFilter
+    from gristmill.video.filters import VideoFilter as VideoFilter
+    from gristmill.video.filters import VideoFrameRateFilter as VideoFrameRateFilter
+    from gristmill.video.filters import VideoRangeFilter as VideoRangeFilter
+    from gristmill.video.filters import VideoResolutionFilter as VideoResolutionFilter
     from gristmill.video.frame_analysis import FrameAnalyser as FrameAnalyser
     from gristmill.video.frame_analysis import FrameRequest as FrameRequest
     from gristmill.video.frame_analysis import FrameSeries as FrameSeries
+    from gristmill.video.frame_stage import FrameStage as FrameStage
+    from gristmill.video.one_pass import Measured as Measured
+    from gristmill.video.score import VideoScore as VideoScore
+    from gristmill.video.score import VideoScoreFilter as VideoScoreFilter
     from gristmill.video.shots.clip_spans import ClipLengths as ClipLengths
     from gristmill.video.shots.content_detector import AdaptiveDetector as AdaptiveDetector
     from gristmill.video.shots.content_detector import ContentDetector as ContentDetector

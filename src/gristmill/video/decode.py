@@ -11,9 +11,12 @@ is used. Files are decoded in parallel by running several workers.
 
 from __future__ import annotations
 
+import math
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,10 +27,16 @@ from gristmill.video.frame_conversion import FrameConverter
 from gristmill.video.stream_info import OpenVideo, StreamInfo, open_video, reason_of
 from gristmill.video.video_format import AVI, MKV, MP4
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 BLOCK_FRAMES, BLOCK_BYTES = 32, 16 * 2**20
 """Frames are handed to analysers in blocks of so many, or fewer if they are large."""
 
-MAX_NOTED_DAMAGE = 100
+AHEAD_BYTES = 96 * 2**20
+"""How much of what is measured for later stages is kept of a film. What takes more is left for another pass."""
+
+MAX_NOTED_DAMAGE = 10_000
 LOST_SECONDS, LOST_SHARE = 0.5, 0.01
 """A video may be shorter than its header says by the larger of these."""
 
@@ -62,8 +71,12 @@ class Analysis:
     info: StreamInfo
     results: list[FrameSeries]
     """Of each analyser."""
+    ahead: list[FrameSeries | None]
+    """Of each of those for later stages; None for one that was left out."""
     num_frames: int
     """Decoded frames."""
+    pts: npt.NDArray[np.int64] | None
+    """The time stamps of all frames, or of those within the spans; None if only key frames were decoded."""
     end_pts: int
     """Where the last frame ends."""
     damage: tuple[Damage, ...]
@@ -73,21 +86,50 @@ def analyse_video(
     source: Any,
     analysers: Sequence[FrameAnalyser],
     *,
+    ahead: Sequence[FrameAnalyser] = (),
     byte_range: tuple[int, int] | None = None,
     spans: Sequence[tuple[int, int]] | None = None,
+    start_pts: int | None = None,
     limits: DecodeLimits | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Analysis:
-    """Decode a video, or `spans` of it (start and end in time stamps), and return what the analysers found. Raises
-    BadVideo if there is nothing to decode."""
+    """Decode a video, or `spans` of it (start and end in time stamps), and return what the analysers found. Those in
+    `ahead` look on if that costs no more decoding, and little memory. With spans, `start_pts` is the time stamp of the
+    first frame of the video, from which time is counted. Raises BadVideo if there is nothing to decode."""
     limits = limits or DecodeLimits()
     with open_video(source, byte_range, storage_options) as opened:
         check_limits(opened.info, limits)
-        first_requests = [analyser.request(opened.info) for analyser in analysers]
-        if any(request.pixels == MOTION_VECTORS for request in first_requests):
+        if start_pts is not None:
+            opened.info = replace(opened.info, start_pts=start_pts)
+        requests = [analyser.request(opened.info) for analyser in analysers]
+        keyframes = bool(analysers) and all(request.keyframes for request in requests)
+        also = _looking_on(ahead, opened.info, spans, keyframes)
+        requests += [analyser.request(opened.info) for analyser in also]
+        if any(request.pixels == MOTION_VECTORS for request in requests):
             opened.stream.codec_context.options = {"flags2": "+export_mvs"}
-        keyframes = bool(analysers) and all(request.keyframes for request in first_requests)
-        return _Pass(opened, analysers, limits).run(spans, keyframes)
+        found = _Pass(opened, [*analysers, *also], limits).run(spans, keyframes)
+        rest = {id(one): series for one, series in zip(also, found.results[len(analysers) :], strict=True)}
+        return replace(found, results=found.results[: len(analysers)], ahead=[rest.get(id(one)) for one in ahead])
+
+
+def _looking_on(
+    ahead: Sequence[FrameAnalyser], info: StreamInfo, spans: Sequence[tuple[int, int]] | None, keyframes: bool
+) -> list[FrameAnalyser]:
+    """Those of the analysers for later stages that may take part in a pass."""
+    if spans is None:
+        seconds = float("inf") if info.duration is None else info.duration
+    else:
+        seconds = sum(float((end - start) * info.time_base) for start, end in _merged(spans))
+    rate = float(info.fps or 30)
+    chosen: list[FrameAnalyser] = []
+    free = float(AHEAD_BYTES)
+    for analyser in ahead:
+        request = analyser.request(info)
+        size = seconds * min(request.fps or rate, rate) * analyser.bytes_per_frame(info)
+        if size <= free and (request.keyframes or not keyframes):
+            chosen.append(analyser)
+            free -= size
+    return chosen
 
 
 def check_limits(info: StreamInfo, limits: DecodeLimits) -> None:
@@ -117,20 +159,48 @@ class FrameStream:
 
     def frames(self, spans: Sequence[tuple[int, int]] | None = None) -> Iterator[tuple[Any, int]]:
         """Frames with their time stamps; of `spans`, those within."""
+        for frame, pts, inside in self.marked_frames(spans):
+            if inside:
+                yield frame, pts
+
+    def marked_frames(self, spans: Sequence[tuple[int, int]] | None = None) -> Iterator[tuple[Any, int, bool]]:
+        """Frames with their time stamps, and whether they are within the spans. Unless a span begins with the film, at
+        least one frame before it is among them: which frames are sampled depends on the one before."""
         if spans is None:
-            yield from self._decoded()
+            for frame, pts in self._decoded():
+                yield frame, pts, True
             self._check_length()
             return
-        base = self.opened.info.time_base
+        waiting = self._decoded()
+        held: tuple[Any, int] | None = None
         for start, end in _merged(spans):
             behind = self._last_pts if self._last_pts is not None else self.opened.info.start_pts
-            if (start - behind) * base > _SEEK_SECONDS and self.opened.info.format in _SEEKABLE:
-                self.opened.container.seek(start, stream=self.opened.stream, backward=True)
-            for frame, pts in self._decoded():
-                if pts >= end:
+            if self._is_far(behind, start):
+                waiting = self._from(start)
+                held = None
+            while (item := held or next(waiting, None)) is not None:
+                held = None
+                if item[1] >= end:
+                    held = item
                     break
-                if pts >= start:
-                    yield frame, pts
+                yield *item, item[1] >= start
+
+    def _is_far(self, behind: int, start: int) -> bool:
+        info = self.opened.info
+        return (start - behind) * info.time_base > _SEEK_SECONDS and info.format in _SEEKABLE
+
+    def _from(self, start: int) -> Iterator[tuple[Any, int]]:
+        """Frames from a key frame on that is before `start`."""
+        place, noted = (self._last_pts, self.end_pts), len(self.damage)
+        for target in (start - 1, self.opened.info.start_pts):
+            self._last_pts, self.end_pts = place
+            del self.damage[noted:]
+            self.opened.container.seek(target, stream=self.opened.stream, backward=True)
+            frames = self._decoded()
+            first = next(frames, None)
+            if first is not None and first[1] < start:
+                return chain([first], frames)
+        return frames if first is None else chain([first], frames)  # an index that lies
 
     def _decoded(self) -> Iterator[tuple[Any, int]]:
         for packet in self._packets():
@@ -197,7 +267,8 @@ class _Pass:
         stream = FrameStream(self.opened, keyframes)
         info = self.opened.info
         started = False
-        for frame, pts in stream.frames(spans):
+        pts_seen = array("q")
+        for frame, pts, inside in stream.marked_frames(spans):
             if not started:
                 started = True
                 info = completed_info(info, frame, pts if spans is None else None)
@@ -208,9 +279,11 @@ class _Pass:
                 raise BadVideo(
                     f"a picture of {frame.width:,} x {frame.height:,} pixels in mid-stream: more than max_pixels"
                 )
+            if inside:
+                pts_seen.append(pts)
             for feed in self.feeds:
-                feed.offer(frame, pts)
-        if not stream.num_frames:
+                feed.offer(frame, pts, inside)
+        if not stream.num_frames and (spans is None or stream.damage):
             why = f": {stream.damage[0].reason}" if stream.damage else ""
             raise BadVideo(f"no frame could be decoded{why}")
         if not started:
@@ -218,7 +291,8 @@ class _Pass:
         for feed in self.feeds:
             feed.flush()
         results = [analyser.finish() for analyser in self.analysers]
-        return Analysis(info, results, stream.num_frames, stream.end_pts, tuple(stream.damage))
+        times = None if keyframes else np.frombuffer(pts_seen, np.int64)
+        return Analysis(info, results, [], stream.num_frames, times, stream.end_pts, tuple(stream.damage))
 
     def _start(self, info: StreamInfo) -> None:
         by_request: dict[FrameRequest, list[FrameAnalyser]] = {}
@@ -235,15 +309,15 @@ class _Feed:
         self.request, self.analysers = request, analysers
         self._info = info
         self._converter = FrameConverter(request, info)
-        self._next_point = 0
+        self._last_point = -1
         self._frames: list[Any] = []
         self._block: Any = None
         self._pts: list[int] = []
         self._early = 0.5 * float(1 / info.fps) if info.fps else 0.0
 
-    def offer(self, frame: Any, pts: int) -> None:
-        """Take the frame if it is one of those that were asked for."""
-        if (self.request.keyframes and not frame.key_frame) or not self._is_due(pts):
+    def offer(self, frame: Any, pts: int, inside: bool) -> None:
+        """Take the frame if it is one of those that were asked for, and inside of a span."""
+        if (self.request.keyframes and not frame.key_frame) or not self._is_due(pts) or not inside:
             return
         if self.request.pixels == MOTION_VECTORS:
             vectors = frame.side_data.get("MOTION_VECTORS")
@@ -265,15 +339,13 @@ class _Feed:
             self.flush()
 
     def _is_due(self, pts: int) -> bool:
-        """Whether this is the first frame at or after the next point in time; half a frame early counts."""
+        """Whether this is the first frame at or after a point in time; half a frame early counts. It depends on this
+        frame and the one before, so that it makes no difference where decoding began."""
         if self.request.fps is None:
             return True
         seconds = self._info.seconds(pts) + min(self._early, 0.5 / self.request.fps)
-        point = int(seconds * self.request.fps)
-        if point < self._next_point:
-            return False
-        self._next_point = point + 1
-        return True
+        last, self._last_point = self._last_point, math.floor(seconds * self.request.fps)
+        return self._last_point > last
 
     def flush(self) -> None:
         """Hand on the frames that are waiting."""

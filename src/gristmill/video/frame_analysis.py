@@ -9,14 +9,19 @@ as small ones, as will do. Analysers with equal requests are given the same arra
 
 An analyser measures frames, not clips: the score of a clip is made of the measurements within its span
 (`FrameSeries.within`). So one pass over a film serves all clips that are cut from it, wherever they are cut.
+
+A film may be decoded as a whole, or only in the spans that are left of it, and both must give the same scores. So what
+is measured of a frame may depend on that frame and on the one before it in the series, and on nothing else; and a score
+that is made of differences leaves out the first frame of the clip, whose forerunner is not in it. An analyser that
+needs more than that, such as a shot detector, says `whole_film`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -71,6 +76,18 @@ class FrameRequest:
             raise ValueError(f"fps is {self.fps!r}, must be above 0, or None")
 
 
+def scaled_size(request: FrameRequest, width: int, height: int) -> tuple[int, int]:
+    """The width and height that a picture of this size is scaled to."""
+    if request.size is not None:
+        return request.size
+    scale = 1.0
+    if request.max_side is not None:
+        scale = min(scale, request.max_side / max(width, height))
+    if request.min_side is not None:
+        scale = min(scale, request.min_side / min(width, height))
+    return max(round(width * scale), 1), max(round(height * scale), 1)
+
+
 class FrameSeries(NamedTuple):
     """Measurements of the frames of a video, in the order of time: for each column one value, or one row, per frame."""
 
@@ -94,7 +111,22 @@ class FrameAnalyser(ABC):
 
     One analyser works on many videos, one after the other: `start` must forget the last one. `request` is asked more
     than once for a video: first to learn what to decode, when rotation is not yet known.
+
+    Constructor arguments are kept as attributes of the same name, and all else in attributes that begin with `_`:
+    analysers of one class with equal arguments are the same to stages, and only one of them looks at a film.
     """
+
+    whole_film: ClassVar[bool] = False
+    """Whether it must see all of a film, and not only some spans."""
+
+    def key(self) -> Hashable:
+        """Equal for analysers that find the same."""
+        own = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        return type(self).__module__, type(self).__qualname__, repr(sorted(own.items()))
+
+    def bytes_per_frame(self, info: StreamInfo) -> int:
+        """The memory that what is found of one frame takes: say so if it is more than some numbers, as for pixels."""
+        return 64
 
     @abstractmethod
     def request(self, info: StreamInfo) -> FrameRequest:
@@ -125,6 +157,10 @@ class CollectedFrames(FrameAnalyser):
 
     def start(self, info: StreamInfo) -> None:
         self._blocks = []
+
+    def bytes_per_frame(self, info: StreamInfo) -> int:
+        width, height = scaled_size(self.wanted, *info.display_size)
+        return width * height * (1 if self.wanted.pixels == GRAY else 3)
 
     def add(self, frames: Any, pts: npt.NDArray[np.int64]) -> None:
         self._blocks.append((frames.copy(), pts))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gristmill.core.errors import require
-from gristmill.video.frame_analysis import GRAY, MOTION_VECTORS, SAMPLED, YUV
+from gristmill.video.frame_analysis import GRAY, MOTION_VECTORS, SAMPLED, YUV, scaled_size
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -82,15 +82,3 @@ class FrameConverter:
 def _plane(plane: Any, width: int) -> Pixels:
     """The rows of a plane, without a copy."""
     return np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)[: plane.height, :width]
-
-
-def scaled_size(request: FrameRequest, width: int, height: int) -> tuple[int, int]:
-    """The width and height that a picture of this size is scaled to."""
-    if request.size is not None:
-        return request.size
-    scale = 1.0
-    if request.max_side is not None:
-        scale = min(scale, request.max_side / max(width, height))
-    if request.min_side is not None:
-        scale = min(scale, request.min_side / min(width, height))
-    return max(round(width * scale), 1), max(round(height * scale), 1)

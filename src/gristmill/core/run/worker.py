@@ -37,7 +37,7 @@ from gristmill.core.run.interrupts import is_interrupt
 from gristmill.core.run.isolation import Isolator, task_number
 from gristmill.core.secret_values import remember_secrets
 from gristmill.core.stage import Answer, ProcessingStage, WorkerMetadata, implements, report_of, take_counts
-from gristmill.core.stage_roles import GatherRole, WriterRole
+from gristmill.core.stage_roles import GatherRole, LookAheadRole, WriterRole
 from gristmill.core.task import GatherTask, Task
 
 if TYPE_CHECKING:
@@ -118,7 +118,9 @@ class Worker:
             self.activity.leave()
 
     def setup(self) -> None:
-        for position in range(len(self.stages)):
+        for position, stage in enumerate(self.stages):
+            if isinstance(stage, LookAheadRole):
+                stage.see_later_stages(self.stages[position + 1 :])
             if self.activity:
                 self.activity.enter(position)
             self._ready.append(position)  # before the hook, so that a setup that fails half-way is torn down too
