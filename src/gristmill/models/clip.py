@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from gristmill.core.errors import InputError
 from gristmill.models.model_loader import IMAGE, ModelInput
-from gristmill.models.weights import Weights, read_weights
+from gristmill.models.weights import Weights, read_weights, weights_file
 
 OUTPUTS = {"vision": "image_embeds", "text": "text_embeds"}
 
@@ -66,10 +66,9 @@ class ClipWeights:
                 f"{place}/config.json has model_type {config.get('model_type')!r}, but only 'clip' is built in: export "
                 "the model to ONNX (vision_model.onnx, text_model.onnx) and put the files there"
             )
-        names = ("model.safetensors", "pytorch_model.bin")
-        file = next((place / name for name in names if (place / name).is_file()), None)
+        file = weights_file(place)
         if file is None:
-            raise InputError(f"{place} has config.json, but no {names[0]}: download the model again with its weights")
+            raise InputError(f"{place} has config.json, but no model.safetensors: download it again with its weights")
         return cls(config, read_weights(file), place)
 
     def half(self, part: str) -> EncoderShape:

@@ -16,14 +16,14 @@ import os
 import re
 import shutil
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gristmill.core.errors import InputError, MissingDependencyError, require
 
 CLIP = "openai/clip-vit-large-patch14@32bd64288804d66eefd0ccbe215aa642df71cc41"
 AESTHETIC = "ttj/sac-logos-ava1-l14-linearMSE@1e77fa05081323d99725fc40a9bf9f88180490e7"
-FILES = ("*.json", "*.safetensors", "*.onnx", "onnx/*.onnx", "merges.txt")
+FILES = ("*.json", "*.safetensors", "*.onnx", "onnx/*.onnx", "*.onnx_data", "merges.txt")
 """The files that are downloaded: none that can contain code."""
 
 PACKAGES = {
@@ -44,11 +44,13 @@ class Wanted:
     purpose: str = ""
     nested: bool = False
     """`given` is a directory of several models, not the directory of this one."""
+    token: str | bool | None = field(default=None, repr=False)
+    """For models on the hub that need an account."""
 
     def beside(self, model: str) -> Wanted:
         """Another model in the same directory, or on the hub if this one is."""
         on_hub = self.given in PACKAGES or self._on_hub()
-        return Wanted(model if on_hub else self.given, model, self.purpose, nested=not on_hub)
+        return Wanted(model if on_hub else self.given, model, self.purpose, nested=not on_hub, token=self.token)
 
     def place(self) -> Path:
         """The directory or file of the model, whether or not it exists yet."""
@@ -93,7 +95,12 @@ class Wanted:
         try:
             mirror = os.environ.get("HF_ENDPOINT")  # read here, because the library reads it once, when it is imported
             hub.snapshot_download(
-                name, revision=revision, local_dir=partial, allow_patterns=list(FILES), endpoint=mirror
+                name,
+                revision=revision,
+                local_dir=partial,
+                allow_patterns=list(FILES),
+                endpoint=mirror,
+                token=self.token,
             )
             shutil.rmtree(Path(partial, ".cache"), ignore_errors=True)
             _move(Path(partial), place)

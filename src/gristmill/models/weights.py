@@ -23,6 +23,12 @@ _MAX_TABLE_BYTES = 100_000_000
 """The maximum size of the table: a damaged file may claim any."""
 
 
+def weights_file(folder: Path) -> Path | None:
+    """The file with the weights of a model in a folder, if there is one."""
+    names = ("model.safetensors", "pytorch_model.bin")
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
 def read_weights(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     """All tensors of a file by name. Half precision is converted to single precision."""
     if path.suffix == ".safetensors":

@@ -12,9 +12,22 @@ from gristmill.core.lazy_imports import lazy
 if TYPE_CHECKING:
     from gristmill.core.deciding_stage import Rule as Rule
     from gristmill.text.blend import Blend as Blend
+    from gristmill.text.classifiers.distributed_data import ContentTypeClassifier as ContentTypeClassifier
+    from gristmill.text.classifiers.distributed_data import DistributedDataClassifier as DistributedDataClassifier
+    from gristmill.text.classifiers.distributed_data import DomainClassifier as DomainClassifier
+    from gristmill.text.classifiers.distributed_data import MultilingualDomainClassifier as MultilingualDomainClassifier
+    from gristmill.text.classifiers.distributed_data import QualityClassifier as QualityClassifier
+    from gristmill.text.classifiers.fineweb_edu import FineWebEduClassifier as FineWebEduClassifier
+    from gristmill.text.classifiers.fineweb_edu import FineWebMixtralEduClassifier as FineWebMixtralEduClassifier
+    from gristmill.text.classifiers.fineweb_edu import FineWebNemotronEduClassifier as FineWebNemotronEduClassifier
+    from gristmill.text.classifiers.prompt_complexity import (
+        PromptTaskComplexityClassifier as PromptTaskComplexityClassifier,
+    )
+    from gristmill.text.classifiers.text_model_stage import TokenizerStage as TokenizerStage
     from gristmill.text.document_filter import DocumentFilter as DocumentFilter
     from gristmill.text.document_ids import AddId as AddId
     from gristmill.text.document_modifier import DocumentModifier as DocumentModifier
+    from gristmill.text.embed import EmbeddingCreatorStage as EmbeddingCreatorStage
     from gristmill.text.filters.c4_quality import C4ParagraphFilter as C4ParagraphFilter
     from gristmill.text.filters.c4_quality import C4QualityFilter as C4QualityFilter
     from gristmill.text.filters.character_histogram import HistogramFilter as HistogramFilter
