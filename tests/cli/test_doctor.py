@@ -83,8 +83,8 @@ def test_what_is_not_installed_is_named_with_its_use_and_in_the_summary(monkeypa
     assert "(missing)" not in done.stdout
     assert "not installed: pypdfium2. Needed for: reading PDF" in done.stdout
     *_, summary, command = done.stdout.splitlines()
-    assert summary == "no problems found; 4 optional extras not installed: pdf, ray, torch, xenna"
-    assert command == "pip install 'gristmill[pdf,ray,torch,xenna]'"
+    assert summary == "no problems found; 5 optional extras not installed: pdf, ray, torch, transformers, xenna"
+    assert command == "pip install 'gristmill[pdf,ray,torch,transformers,xenna]'"
     assert findings()["extras", "pdf"]["fix"] == "pip install 'gristmill[pdf]'"
 
 

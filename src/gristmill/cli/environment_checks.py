@@ -43,6 +43,7 @@ FEATURES: Mapping[str, str] = {
     "asr": "speech recognition with Whisper",
     "onnx": "ONNX models",
     "torch": "PyTorch models",
+    "transformers": "text models of architectures that are not built in",
     "nsfw": "the NSFW filter for images with its own weights",
     "hub": "the Hugging Face hub",
     "otel": "traces with OpenTelemetry",

@@ -73,14 +73,15 @@ class Pooling:
     def _pooled(self, states: Array, mask: Array) -> Array:
         own: Array = states[mask.astype(bool)]
         if self.kind == CLS:
-            pooled = own[0]
+            row = own[0]
         elif self.kind == LAST:
-            pooled = own[-1]
+            row = own[-1]
         elif self.kind == MAX:
-            pooled = own.max(axis=0)
+            row = own.max(axis=0)
         else:
-            pooled = own.sum(axis=0, dtype=np.float64) / len(own)
-        return pooled.astype(np.float32)
+            row = own.sum(axis=0, dtype=np.float64) / len(own)
+        pooled: Array = row.astype(np.float32)
+        return pooled
 
     def _finished(self, row: Array) -> Array:
         for layer in self.dense:

@@ -12,7 +12,6 @@ With `filter_by`, documents with other labels are dropped; reports, what-if and 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -24,21 +23,13 @@ from gristmill.core.deciding_stage import DecidingStage, Decision, Measures
 from gristmill.models.text.classifier_heads import ClassifierHead
 from gristmill.models.text.text_encoder import TextEncoder
 from gristmill.samples.batch import DocumentBatch
-from gristmill.text.classifiers.text_model_stage import INPUT_ID_FIELD, TextModelStage, rows_of_batches
+from gristmill.text.classifiers.text_model_stage import INPUT_ID_FIELD, TextModelStage, rows_of_batches, token_column
 
 if TYPE_CHECKING:
     from gristmill.core.stage import Columns
     from gristmill.models.model_loader import Array
 
 PROBABILITIES = pa.list_(pa.float32())
-
-
-@dataclass(frozen=True)
-class LabelDecision(Decision):
-    """A decision by label, with the columns that the classifier adds."""
-
-    columns: Mapping[str, pa.Array] = field(default_factory=dict, kw_only=True)
-    tokens: Sequence[Sequence[int]] = field(default=(), kw_only=True)
 
 
 class LabelStage(TextModelStage, DecidingStage[DocumentBatch]):
@@ -85,10 +76,10 @@ class LabelStage(TextModelStage, DecidingStage[DocumentBatch]):
         return self.process_batch([task])[0]
 
     def apply(self, batch: DocumentBatch, decision: Decision) -> DocumentBatch:
-        assert isinstance(decision, LabelDecision)
+        batch = self._without_used_tokens(batch)
         for name, column in decision.columns.items():
             batch = batch.with_column(name, column)
-        return self._with_tokens(batch, decision.tokens).keep(decision.keep)
+        return batch.keep(decision.keep)
 
     def thresholds(self) -> dict[str, str]:
         return {} if not self.filter_by else {self.label_field: f"filter_by={list(self.filter_by)!r}"}
@@ -105,8 +96,14 @@ class LabelStage(TextModelStage, DecidingStage[DocumentBatch]):
 
     def _decision(self, values: Sequence[Array], tokens: Sequence[Sequence[int]]) -> Decision:
         columns = self._label_columns(values)
-        labels = columns[self.label_field]
-        return LabelDecision(self._kept(labels), {self.label_field: labels}, columns=columns, tokens=tokens)
+        if self.keep_tokens:
+            columns[INPUT_ID_FIELD] = token_column(tokens)
+        scores = {name: columns[name] for name in self._score_names()}
+        return Decision(self._kept(columns[self.label_field]), scores, columns=columns)
+
+    def _score_names(self) -> list[str]:
+        """The columns that reports show as scores."""
+        return [self.label_field]
 
     def _column_names(self) -> list[str]:
         """The columns that the stage adds."""

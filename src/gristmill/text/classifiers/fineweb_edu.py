@@ -10,10 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
-from gristmill.text.classifiers.distributed_data import LabelDecision, LabelStage
+from gristmill.text.classifiers.distributed_data import LabelStage
 
 if TYPE_CHECKING:
-    from gristmill.core.deciding_stage import Decision
     from gristmill.models.model_loader import Array
 
 HIGH, LOW, THRESHOLD = "high_quality", "low_quality", 2.5
@@ -77,11 +76,8 @@ class EducationalValueStage(LabelStage):
             self.label_field: make_array([HIGH if one >= THRESHOLD else LOW for one in raw], pa.string()),
         }
 
-    def _decision(self, values: Sequence[Array], tokens: Sequence[Sequence[int]]) -> Decision:
-        columns = self._label_columns(values)
-        keep = self._kept(columns[self.label_field])
-        shown = {name: columns[name] for name in (self.float_score_field, self.label_field)}
-        return LabelDecision(keep, shown, columns=columns, tokens=tokens)
+    def _score_names(self) -> list[str]:
+        return [self.float_score_field, self.label_field]
 
 
 class FineWebEduClassifier(EducationalValueStage):

@@ -140,6 +140,9 @@ class TextModelStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         """The batch with the column of tokens if it is to be kept, else without."""
         if self.keep_tokens:
             return batch.with_column(INPUT_ID_FIELD, token_column(tokens))
+        return self._without_used_tokens(batch)
+
+    def _without_used_tokens(self, batch: DocumentBatch) -> DocumentBatch:
         if self.use_existing_tokens and INPUT_ID_FIELD in batch.get_columns():
             return batch.with_data(batch.data.drop_columns([INPUT_ID_FIELD]))
         return batch
