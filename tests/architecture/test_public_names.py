@@ -30,13 +30,17 @@ INNER_TEXT_STAGES = {
     "ArrowReaderStage",
     "CommitMegatron",
     "CsvReaderStage",
+    "EducationalValueStage",
     "FileReader",
     "JsonlReaderStage",
+    "LabelStage",
     "ListBlendFiles",
     "ParquetReaderStage",
+    "PublishedClassifier",
     "ReadBlendFiles",
     "ReaderStage",
     "SampleBlend",
+    "TextModelStage",
     "TextReaderStage",
 }
 """What public composite stages are made of, and bases."""
