@@ -90,6 +90,21 @@ PyObject *hsv_changes(PyObject *Py_UNUSED(self), PyObject *args) {
 
 #define BLOCK 8
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+
+static inline __m128i two_rows(const uint8_t *at, int64_t width) {
+    __m128i first = _mm_loadl_epi64((const __m128i *)(const void *)at);
+    return _mm_unpacklo_epi64(first, _mm_loadl_epi64((const __m128i *)(const void *)(at + width)));
+}
+
+static inline int block_difference(const uint8_t *a, const uint8_t *b, int64_t width) {
+    __m128i sums = _mm_setzero_si128();
+    for (int y = 0; y < BLOCK; y += 2)
+        sums = _mm_add_epi64(sums, _mm_sad_epu8(two_rows(a + y * width, width), two_rows(b + y * width, width)));
+    return _mm_cvtsi128_si32(sums) + _mm_cvtsi128_si32(_mm_srli_si128(sums, 8));
+}
+#else
 static inline int block_difference(const uint8_t *a, const uint8_t *b, int64_t width) {
     int sum = 0;
     for (int y = 0; y < BLOCK; y++)
@@ -97,6 +112,7 @@ static inline int block_difference(const uint8_t *a, const uint8_t *b, int64_t w
             sum += distance(a[y * width + x], b[y * width + x]);
     return sum;
 }
+#endif
 
 /* Where the block at (x, y) of `frame` was in `before`, as the one with the least costs; the first of equals. */
 static void find_block(const uint8_t *before, const uint8_t *frame, int64_t width, int64_t height, int64_t x, int64_t y,

@@ -16,8 +16,9 @@ WIDTH, HEIGHT, FPS = 320, 192, 24
 def scene(seed: int, frames: int, width: int = WIDTH, height: int = HEIGHT, speed: float = 2.0) -> Iterator[Any]:
     """A textured background that is panned over, in colours of its own, and a square that moves."""
     draw = np.random.default_rng(seed)
-    coarse = draw.integers(0, 256, (height // 16 + 6, width // 16 + 16, 3)).astype(np.float64)
-    ground = np.kron(coarse, np.ones((16, 16, 1)))
+    coarse = draw.integers(0, 200, (height // 16 + 6, width // 16 + 16, 3)).astype(np.float64)
+    fine = draw.integers(0, 56, (len(coarse) * 4, coarse.shape[1] * 4, 3)).astype(np.float64)
+    ground = np.kron(coarse, np.ones((16, 16, 1))) + np.kron(fine, np.ones((4, 4, 1)))
     tint = draw.uniform(0.2, 1.0, 3)
     square = draw.integers(0, 256, 3)
     for number in range(frames):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gristmill.video.frame_analysis import FrameRequest as FrameRequest
     from gristmill.video.frame_analysis import FrameSeries as FrameSeries
     from gristmill.video.frame_stage import FrameStage as FrameStage
+    from gristmill.video.motion.motion_analyser import MotionAnalyser as MotionAnalyser
     from gristmill.video.one_pass import Measured as Measured
     from gristmill.video.score import VideoScore as VideoScore
     from gristmill.video.score import VideoScoreFilter as VideoScoreFilter

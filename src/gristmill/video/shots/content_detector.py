@@ -40,6 +40,7 @@ class _CutDetector(FrameAnalyser):
     """What the detectors share: a number for each frame, and then cuts."""
 
     column: str
+    whole_film = True
 
     def start(self, info: StreamInfo) -> None:
         self._values: list[npt.NDArray[np.float64]] = []

@@ -48,6 +48,8 @@ class TransNetDetector(FrameAnalyser):
     others belong to none. `model_dir` is the file of the weights, if it is not the one in the package.
     """
 
+    whole_film = True
+
     def __init__(
         self, threshold: float = 0.4, model_dir: str = TRANSNET, scaling: str = "bicubic", threads: int = 1
     ) -> None:
