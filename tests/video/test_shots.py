@@ -69,7 +69,7 @@ def test_fades_are_cut_at_the_middle_of_the_dark(tmp_path: Path) -> None:
     film = write_film(tmp_path / "fade.mp4", frames)
     series = analyse_video(str(film), [FadeDetector()]).results[0]
     dark = np.flatnonzero(series.columns["mean_luma"] < 12)
-    assert cuts_of(series) == [round((dark[0] + dark[-1] + 1) / 2)]
+    assert cuts_of(series) == [dark[0] + round((dark[-1] + 1 - dark[0]) / 2)]
     assert abs(cuts_of(series)[0] - 60) <= 1
 
 
