@@ -176,8 +176,8 @@ def _scores(python: Path, job: str, folder: Path) -> dict[str, Any]:
 
 def _title(tool: tuple[str, dict[str, Any]]) -> str:
     name, arguments = tool
-    told = [f"{key}={value}" for key, value in arguments.items() if key in ("n", "stop_at_false")]
-    return f"{name}({', '.join(told)})" if told else name
+    shown = [f"{key}={value}" for key, value in arguments.items() if key in ("n", "stop_at_false")]
+    return f"{name}({', '.join(shown)})" if shown else name
 
 
 def _agree(tool: tuple[str, dict[str, Any]], rows: list[tuple[str, Any, Any]]) -> dict[str, Any]:
@@ -268,8 +268,8 @@ def table(found: dict[str, Any]) -> str:
     for name, one in found["sets"].items():
         for title, filter_ in one["filters"].items():
             intended = {reason: count for reason, count in filter_["differ"].items() if reason != "unexplained"}
-            told = ", ".join(f"{count:,} {reason}" for reason, count in intended.items())
-            cells = (f"`{title}`", f"{one['documents']:,} {name}", f"{filter_['equal']:,}", told)
+            reasons = ", ".join(f"{count:,} {reason}" for reason, count in intended.items())
+            cells = (f"`{title}`", f"{one['documents']:,} {name}", f"{filter_['equal']:,}", reasons)
             lines.append(f"| {' | '.join(cells)} | {filter_['differ'].get('unexplained', 0)} |")
     return "\n".join(lines)
 

@@ -15,7 +15,7 @@ Of near duplicates, recall is the share of pairs of a known similarity of which 
 no third document; precision is the share of removed documents that have another one like them, from a similarity of
 0.8, 0.7 or 0.5 on. Of exact ones, recall is the share of surplus copies that are removed, and precision the share of
 removed documents of whose text a copy is left.
-NeMo Curator's deduplication needs GPUs, so it is not among them. A system that fails is told, and left out.
+NeMo Curator's deduplication needs GPUs, so it is not among them. A system that fails is named, and left out.
 
     python benchmarks/dedup_systems.py start | exact | fuzzy | large_exact | ... [DOCUMENTS] [ROUNDS] [--systems all]
     python benchmarks/dedup_systems.py growth | bound [DOCUMENTS] [ROUNDS]
@@ -42,7 +42,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from dedup_corpus import PAIR, dedup_corpus, many_times, megabytes
 from peers.install import interpreter
-from process_measurement import HERE, WORK, Measured, measure, show, stable, told
+from process_measurement import HERE, WORK, Measured, measure, short_message, show, stable
 
 OUT = WORK / "dedup"
 SAME_BANDS = {"num_bands": 14, "minhashes_per_band": 8, "verify": "none"}
@@ -140,7 +140,7 @@ def _side_by_side(kind: str, rounds: int, documents: int, systems: Sequence[Syst
             except (OSError, RuntimeError) as error:  # cannot be installed, or did not end well
                 if system.name == "own":  # which the others' figures are given over
                     raise
-                failed[system.name] = told(error)
+                failed[system.name] = short_message(error)
                 found.pop(system.name, None)
                 print(f"  {system.name} failed: {error}", flush=True)
     result: dict[str, Any] = {"documents": documents, "megabytes": round(megabytes(corpus))}

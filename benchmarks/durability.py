@@ -1,7 +1,7 @@
 """Figures: what the promises cost. Ledger, manifest and counters on the demo pipeline; resuming a finished run.
 
 The demo pipeline runs in one process, by turns with a run directory, checksums and counters, and without any of
-them: the share of CPU time that they take. The target is below 3 %. What a report adds is told next to it.
+them: the share of CPU time that they take. The target is below 3 %. What a report adds stands next to it.
 
 A run over 10,000 files of one document that is finished is started again: seconds until it has found that nothing is
 left to do and has written the manifest anew, from the start of the interpreter. The target is below 2 s.

@@ -40,9 +40,9 @@ def judged(row: Row, rounds: int) -> Row:
 def _others(figures: dict[str, Any]) -> str:
     """Which figures others may have made worse, by using the machine."""
     busy = {name: one.get("others_cores") for name, one in figures.items()}
-    told = [f"{name} ({cores:g} cores)" for name, cores in busy.items() if cores is not None and cores >= BUSY]
+    busy_texts = [f"{name} ({cores:g} cores)" for name, cores in busy.items() if cores is not None and cores >= BUSY]
     unknown = [name for name, cores in busy.items() if cores is None]
-    said = f" Others used the machine just before these were measured: {', '.join(told)}." if told else ""
+    said = f" Others used the machine just before these were measured: {', '.join(busy_texts)}." if busy_texts else ""
     return said + (f" Whether others used it was not noted for {', '.join(unknown)}." if unknown else "")
 
 

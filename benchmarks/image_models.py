@@ -44,10 +44,10 @@ def run(rounds: int = 3, many: int = MANY) -> dict[str, Any]:
         assert all(large.answer == {"rows": many} for _, large in pairs), "pictures are missing"
     ratios = [100 * (mine / bare - 1) for bare, mine in zip(each["loop"], each["pipeline"], strict=True)]
     result["overhead_percent"] = stable(ratios, 1)
-    told = [
+    measured = [
         measure([sys.executable, str(HERE / "image_models.py"), "overlap", str(folders[many])]) for _ in range(rounds)
     ]
-    result["overlap_percent"] = stable([one.answer["overlap_percent"] for one in told], 1)
+    result["overlap_percent"] = stable([one.answer["overlap_percent"] for one in measured], 1)
     return result
 
 

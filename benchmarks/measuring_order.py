@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any
 
 from figure_kinds import Figure
-from process_measurement import HERE, busy_cores, median, told
+from process_measurement import HERE, busy_cores, median, short_message
 
 _LOOK_S = 0.25
 """How long is looked at what others do."""
@@ -51,7 +51,7 @@ class Entry:
             self.found.append(self.figure())
         except Exception as error:  # noqa: BLE001  (whatever it is: the other figures can still be measured)
             traceback.print_exc()
-            self.failed = f"{type(error).__name__}: {told(error)}"
+            self.failed = f"{type(error).__name__}: {short_message(error)}"
             self.found.clear()
         self.took.append(time.perf_counter() - began)
 

@@ -340,7 +340,7 @@ def show(result: dict[str, Any]) -> None:
             print(f"{name:32} {value if isinstance(value, str | int | list) else round(value, 3)!s:>10}")
 
 
-def told(error: BaseException) -> str:
+def short_message(error: BaseException) -> str:
     """The first line of an error, for results and pages: of files only the names, since folders are those of a user."""
     return _FOLDERS.sub("", str(error).partition("\n")[0])
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import subprocess
 from typing import Any
 
-from process_measurement import show, stable, told
+from process_measurement import short_message, show, stable
 
 from ray_cluster import answer, started
 
@@ -25,7 +25,7 @@ JOBS = {
 }
 
 ENGINES = ("ray_data_ms", "xenna_ms")
-"""One that fails is told, and left out."""
+"""One that fails is named, and left out."""
 
 
 def run(rounds: int = 3) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def run(rounds: int = 3) -> dict[str, Any]:
                 except subprocess.SubprocessError as error:
                     if name not in ENGINES:
                         raise
-                    failed.append(f"{name.removesuffix('_ms')}: {told(error)}")
+                    failed.append(f"{name.removesuffix('_ms')}: {short_message(error)}")
     result: dict[str, Any] = {name: stable(values, 4) for name, values in found.items() if values}
     return result | ({"failed": failed} if failed else {})
 

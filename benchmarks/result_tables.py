@@ -186,8 +186,8 @@ def _cpu_ratios(found: dict[str, Any], what: str, tools: str, target: float) -> 
 
 def _ratio(found: dict[str, Any], what: str, target: float, ratio: str, peer: str, own: str = "own_cpu_s") -> Row:
     """A peer's seconds over ours, and both."""
-    told = {"rows_that_differ": "other documents kept", "rows_tied": "other documents kept by a tie"}
-    most = {words: found[key]["max"] for key, words in told.items() if key in found}
+    labels = {"rows_that_differ": "other documents kept", "rows_tied": "other documents kept by a tie"}
+    most = {words: found[key]["max"] for key, words in labels.items() if key in found}
     differ = "".join(f"; {number:.0f} {words}" for words, number in most.items() if number)
     return what, f"at least {target}x", dedup_tables.times(found, ratio, peer, own) + differ
 

@@ -13,7 +13,7 @@
     ... --table                           measure nothing, only show the tables of the last results
 
 Peers are installed first, each in an environment of its own under the user's cache directory. One that cannot be
-installed, and a figure that fails, is told and left out; the others go on.
+installed, and a figure that fails, is named and left out; the others go on.
 
 Within a round each figure and what it is compared with run one after the other, so that a change of the machine's
 load falls on both. Figures are medians over rounds. Trust CPU time and ratios; wall time needs a quiet machine.
@@ -45,7 +45,7 @@ from workload_summary import MARK, RESULTS, summary
 
 QUICK = WORK / "quick"
 QUICK_LIMIT_S = 240.0
-"""What one command may take over small inputs: a system that hangs is told, and left out."""
+"""What one command may take over small inputs: a system that hangs is named, and left out."""
 
 
 def machine(kind: Kind) -> dict[str, Any]:
@@ -202,8 +202,8 @@ def _beside(before: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
     failed = {name: why for name, why in failed.items() if f"{name}_cpu_s" not in found}
     earlier = [name for name in TITLES if f"{name}_cpu_s" in before.keys() - found.keys() and name not in failed]
     kept = {key: one for key, one in before.items() if _system(key) in earlier}
-    told = {"failed": list(failed.values()), "earlier": earlier}
-    return {**found, **kept, **{key: names for key, names in told.items() if names}}
+    kept_beside = {"failed": list(failed.values()), "earlier": earlier}
+    return {**found, **kept, **{key: names for key, names in kept_beside.items() if names}}
 
 
 def _system(key: str) -> str:

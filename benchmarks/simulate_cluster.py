@@ -6,7 +6,7 @@
 It prints how much of the GPUs was used for work that counted, the most that waited on each edge and how many decisions
 the driver makes in a second of CPU time, and draws the timeline: results/simulation.json and .svg, which
 docs/performance.md shows; a smaller cluster only prints. The run ends with its last task: one that straggles on a slow
-node takes ten times as long as others, so it is also told when 99 of 100 tasks were through.
+node takes ten times as long as others, so it also says when 99 of 100 tasks were through.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MARK = "simulation"
 
 
 def report(world: World, outcome: Outcome, warm: float) -> dict[str, str]:
-    """What is told of a run: its name, and its value."""
+    """A figure of a run: its name, and its value."""
     end = drained(world, outcome)
     per_s = outcome.decisions / outcome.policy_cpu_s
     rows = [

@@ -77,24 +77,24 @@ def fastest(*speeds: Number) -> Number:
 def as_of(whose: str, figure: str, key: str, what: str = "documents", tied: str = "") -> Words:
     """That what comes out is what another one gives, or how much of it differs in the round in which most does."""
 
-    def told(figures: Figures) -> str:
+    def words(figures: Figures) -> str:
         number, ties = most(figures, figure, key), most(figures, figure, tied)
         but = f", but for {ties:.0f} by a tie" if ties else ""
         if number is None:
             return DASH
         return f"{number:.0f} {what} differ from {whose}{but}" if number else f"as {whose}{but}"
 
-    return told
+    return words
 
 
 def part(figure: str, same: str, of: str, what: str) -> Words:
     """How many of some things are the same, in the round in which fewest are."""
 
-    def told(figures: Figures) -> str:
+    def words(figures: Figures) -> str:
         number, total = figures.get(figure, {}).get(same), value(figures, figure, of)
         return DASH if number is None or total is None else f"{min(numbers(number)):,.0f} of {total:,.0f} {what}"
 
-    return told
+    return words
 
 
 def f1(figures: Figures, figure: str) -> str:

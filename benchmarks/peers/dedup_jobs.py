@@ -188,8 +188,8 @@ def rensa_fuzzy(folder: str, output: str) -> dict[str, object]:
         with open(path, "rb") as lines, open(Path(output, "kept", path.name), "wb") as kept:
             some = lines.readlines()
             records = [orjson.loads(line) for line in some]
-            told = seen.add_pairs((record["id"], _shingles(record["text"])) for record in records)
-            kept.writelines(line for line, new in zip(some, told, strict=True) if new)
+            duplicates = seen.add_pairs((record["id"], _shingles(record["text"])) for record in records)
+            kept.writelines(line for line, new in zip(some, duplicates, strict=True) if new)
     return {}
 
 

@@ -3,7 +3,7 @@
 Every package is pinned in NAME.txt and installed without looking at its dependencies: what the measured stages never
 import, such as PyTorch and all of CUDA, is left out. A changed list makes a new environment. fastText is compiled.
 
-One that cannot be installed, since a package is not to be had or does not compile here, is told; the others go on.
+One that cannot be installed, since a package is not to be had or does not compile here, is named; the others go on.
 
     python benchmarks/peers/install.py [NAME...]
 """

@@ -203,9 +203,9 @@ print(json.dumps([found, joined([[2, 3], [0, 1], [2.5, 4], [0, 1.5]])]))
 
 TELLS = """
 import json
-from process_measurement import told
+from process_measurement import short_message
 said = ["/a/b/python /c/d/jobs.py text /w/in ended with 1: see /q/r/own.log", "no /home/me/x\\nmore", "https://a.org/b/c"]
-print(json.dumps([told(RuntimeError(one)) for one in said]))
+print(json.dumps([short_message(RuntimeError(one)) for one in said]))
 """
 
 COUNTS = """

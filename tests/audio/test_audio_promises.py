@@ -149,14 +149,14 @@ def curated(tmp_path: Path) -> Path:
 
 
 def test_why_tells_what_became_of_a_recording(curated: Path) -> None:
-    def told(name: str) -> str:
+    def message(name: str) -> str:
         return gristmill("why", curated / "run", name).stdout
 
-    assert "AudioLoudnessFilter: -70, below min_lufs=-40" in told("quiet")
-    assert "dropped by AudioClippingFilter" in told("loud")
-    assert "dropped by AudioDurationFilter: 0.2, below min_seconds=0.5" in told("short")
-    assert "in the output" in told("good")
-    assert "broken.wav: not a recording in a format that is known" in told("broken")
+    assert "AudioLoudnessFilter: -70, below min_lufs=-40" in message("quiet")
+    assert "dropped by AudioClippingFilter" in message("loud")
+    assert "dropped by AudioDurationFilter: 0.2, below min_seconds=0.5" in message("short")
+    assert "in the output" in message("good")
+    assert "broken.wav: not a recording in a format that is known" in message("broken")
 
 
 def test_what_if_judges_recordings_by_other_limits(curated: Path) -> None:

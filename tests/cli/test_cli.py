@@ -84,11 +84,11 @@ def test_run_with_json_and_a_run_directory(corpus: str, tmp_path: Path) -> None:
     run_dir = str(tmp_path / "run")
     done = gristmill("run", "quickstart", *settings, "--workers", "0", "--json", "--run-dir", run_dir)
     assert done.exit_code == 0, done.output
-    told = events(done.stdout)[-1]
-    assert told["rows_in"] == 40
-    assert told["rows_out"] == sum(len(Path(file).read_text().splitlines()) for file in told["files"])
-    assert told["run_dir"] == run_dir
-    reader = next(stage for stage in told["stages"] if stage["name"] == "read_jsonl")
+    output = events(done.stdout)[-1]
+    assert output["rows_in"] == 40
+    assert output["rows_out"] == sum(len(Path(file).read_text().splitlines()) for file in output["files"])
+    assert output["run_dir"] == run_dir
+    reader = next(stage for stage in output["stages"] if stage["name"] == "read_jsonl")
     assert reader["quarantined"] == 0
     assert (tmp_path / "run" / "metrics.json").exists()
 
@@ -233,9 +233,9 @@ def test_a_stage_that_fails_exits_with_1(own: Any) -> None:
     assert "RuntimeError: the mill has no wind" in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
-    told = shell("run", path, "--workers", "1", "-v")
-    assert told.returncode == 1
-    assert "Traceback" in told.stderr
+    output = shell("run", path, "--workers", "1", "-v")
+    assert output.returncode == 1
+    assert "Traceback" in output.stderr
 
 
 def test_exit_code_of_a_bad_recipe(tmp_path: Path) -> None:
@@ -331,18 +331,18 @@ def test_resume_and_verify_of_other_directories(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "told"),
+    ("where", "expected"),
     [
         ("/proc/nothing", "cannot write: No such file or directory: /proc/nothing. .*choose another directory"),
         ("{corpus}/a.jsonl", r"cannot write to .*a\.jsonl: .* is a file, .*Choose another"),
         ("{corpus}/a.jsonl/out", r"cannot write to .*out: .*a\.jsonl is a file, .*Choose another"),
     ],
 )
-def test_a_place_that_cannot_be_written_to_is_one_line(corpus: str, where: str, told: str) -> None:
+def test_a_place_that_cannot_be_written_to_is_one_line(corpus: str, where: str, expected: str) -> None:
     done = gristmill("run", "quickstart", "--set", f"input={corpus}", "--set", f"output={where}".format(corpus=corpus))
     assert done.exit_code == 2
     (line,) = done.stderr.splitlines()
-    assert re.fullmatch(f"error: {told}.*", line)
+    assert re.fullmatch(f"error: {expected}.*", line)
 
 
 def test_a_full_disk_is_told_with_the_file_and_the_way_out(corpus: str, tmp_path: Path) -> None:

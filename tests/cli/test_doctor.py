@@ -22,8 +22,8 @@ def doctor(*arguments: str) -> Any:
 
 
 def findings(*arguments: str) -> dict[tuple[str, str], dict[str, Any]]:
-    told = json.loads(doctor("--json", *arguments).stdout)
-    return {(finding["area"], finding["name"]): finding for finding in told["findings"]}
+    output = json.loads(doctor("--json", *arguments).stdout)
+    return {(finding["area"], finding["name"]): finding for finding in output["findings"]}
 
 
 @pytest.fixture(autouse=True)

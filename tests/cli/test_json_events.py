@@ -32,9 +32,9 @@ def test_a_run_is_told_from_start_to_finish(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "gristmill.cli.main", "run", slow, "--workers", "1", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, check=True)
     assert "printed by a stage, line 1" in done.stderr, "what stages print is not on standard output"
-    told = events(done.stdout)
-    start, *between, finish = told
-    assert all(event["time"] <= later["time"] for event, later in pairwise(told))
+    output = events(done.stdout)
+    start, *between, finish = output
+    assert all(event["time"] <= later["time"] for event, later in pairwise(output))
     assert (start["event"], start["pipeline"]) == ("start", "told")
     assert [group["stages"] for group in start["plan"][0]["groups"]] == [["MakeDocuments"], ["Slow"]]
     progress = [event for event in between if event["event"] == "progress"]
@@ -52,8 +52,8 @@ def test_a_run_that_fails_says_why(tmp_path: Path) -> None:
     failing = recipe(tmp_path, "MakeDocuments", "Fails")
     done = CliRunner().invoke(app, ["run", failing, "--workers", "0", "--json", "--on-error", "raise"])
     assert done.exit_code == 1
-    told = events(done.stdout)
-    assert [event["event"] for event in told] == ["start", "stage", "stage", "failed"]
-    assert told[-1]["type"] == "StageError"
-    assert "the mill has no wind" in told[-1]["error"]
-    assert "Traceback" not in told[-1]["error"]
+    output = events(done.stdout)
+    assert [event["event"] for event in output] == ["start", "stage", "stage", "failed"]
+    assert output[-1]["type"] == "StageError"
+    assert "the mill has no wind" in output[-1]["error"]
+    assert "Traceback" not in output[-1]["error"]

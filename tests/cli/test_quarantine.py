@@ -107,11 +107,11 @@ def test_a_run_without_failures_says_nothing_of_quarantine(mill: Mill) -> None:
 
 def test_the_json_summary_counts_what_is_in_quarantine(mill: Mill) -> None:
     events = [json.loads(line) for line in mill.run("--json").stdout.splitlines()]
-    told = events[-1]
+    last_event = events[-1]
     assert [event["records"] for event in events if event["event"] == "quarantine"] == [18]
-    assert told["quarantined"] == 18
-    assert {stage["name"]: stage["quarantined"] for stage in told["stages"]}["Chokes"] == 18
-    assert told["run_dir"] == str(mill.out.with_suffix(".run"))
+    assert last_event["quarantined"] == 18
+    assert {stage["name"]: stage["quarantined"] for stage in last_event["stages"]}["Chokes"] == 18
+    assert last_event["run_dir"] == str(mill.out.with_suffix(".run"))
 
 
 def test_a_quiet_run_tells_of_failures_on_standard_error(mill: Mill) -> None:
@@ -227,8 +227,8 @@ def test_nothing_in_quarantine_is_no_error(mill: Mill) -> None:
     mill.run("--run-dir", mill.run_dir, "--quiet")
     for command in ("list", "show", "replay"):
         assert gristmill("quarantine", command, mill.run_dir).stdout == "no quarantined records\n"
-        told = gristmill("quarantine", command, mill.out).stdout
-        assert told == "no quarantined records\n"
+        output = gristmill("quarantine", command, mill.out).stdout
+        assert output == "no quarantined records\n"
     assert mill.listed(mill.run_dir) == []
 
 
@@ -324,9 +324,9 @@ def test_a_replay_after_a_fix_gives_what_a_run_without_failures_gives(mill: Mill
     where = mill.out if beside else mill.run_dir
     before = mill.written()
 
-    told = gristmill("quarantine", "replay", where, "--dry-run").stdout
-    assert told.count("records of it are in quarantine") == 2
-    assert "0 sources are done, 2 are to do" in told
+    output = gristmill("quarantine", "replay", where, "--dry-run").stdout
+    assert output.count("records of it are in quarantine") == 2
+    assert "0 sources are done, 2 are to do" in output
     assert mill.written() == before
 
     mill.cure()

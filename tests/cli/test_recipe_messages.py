@@ -150,6 +150,6 @@ def test_an_unexpected_error_is_one_line_and_v_shows_its_traceback(monkeypatch: 
 
 def test_a_warning_is_one_line_without_the_place_in_the_code() -> None:
     with warnings.catch_warnings(), exit_on_error(False):
-        told = warnings.formatwarning(RuntimeWarning("few rows\x1b[2J"), RuntimeWarning, "segment_runner.py", 82)
-    assert told == "warning: few rows [2J\n"
+        messages = warnings.formatwarning(RuntimeWarning("few rows\x1b[2J"), RuntimeWarning, "segment_runner.py", 82)
+    assert messages == "warning: few rows [2J\n"
     assert warnings.formatwarning("x", RuntimeWarning, "a.py", 1).startswith("a.py:1: RuntimeWarning: x")

@@ -46,12 +46,12 @@ def written(folder: Path) -> dict[str, bytes]:
 
 
 def test_why_shows_what_became_of_a_row(mill: Path) -> None:
-    told = gristmill("why", mill / "run", "1-2").stdout
-    assert "1-2  dropped by WordCountFilter: 11, below min_words=20" in told
-    assert f"from: {mill}/data/1.jsonl, position " in told
-    assert "MeanWordLengthFilter" in told  # which has scored it too
-    assert "\x1b" not in told
-    assert "\x9b" not in told
+    output = gristmill("why", mill / "run", "1-2").stdout
+    assert "1-2  dropped by WordCountFilter: 11, below min_words=20" in output
+    assert f"from: {mill}/data/1.jsonl, position " in output
+    assert "MeanWordLengthFilter" in output  # which has scored it too
+    assert "\x1b" not in output
+    assert "\x9b" not in output
     kept = gristmill("why", mill / "run", "0-8").stdout
     assert f"in the output: {mill}/out/" in kept
     [story] = json.loads(gristmill("why", mill / "run", "0-8", "--json").stdout)
@@ -60,10 +60,10 @@ def test_why_shows_what_became_of_a_row(mill: Path) -> None:
 
 
 def test_whatif_counts_and_shows_what_would_change(mill: Path) -> None:
-    told = gristmill("whatif", mill / "run", "--set", "WordCountFilter.min_words=10").stdout
-    assert "what if WordCountFilter.min_words=10" in told
-    assert "some rows that would be kept" in told
-    assert "\x1b" not in told
+    output = gristmill("whatif", mill / "run", "--set", "WordCountFilter.min_words=10").stdout
+    assert "what if WordCountFilter.min_words=10" in output
+    assert "some rows that would be kept" in output
+    assert "\x1b" not in output
     found = json.loads(gristmill("whatif", mill / "run", "--set", "WordCountFilter.min_words=10", "--json").stdout)
     assert found["after"]["rows"] > found["before"]["rows"] > 0
     assert (
@@ -73,16 +73,16 @@ def test_whatif_counts_and_shows_what_would_change(mill: Path) -> None:
 
 
 def test_whatif_without_a_setting_names_those_that_there_are(mill: Path) -> None:
-    told = gristmill("whatif", mill / "run", code=2).stderr
-    assert told.startswith("error: whatif needs --set, as in --set WordCountFilter.min_words=20. The filters")
-    assert "\n  MeanWordLengthFilter: min_mean_word_length=3, max_mean_word_length=4.5" in told
+    output = gristmill("whatif", mill / "run", code=2).stderr
+    assert output.startswith("error: whatif needs --set, as in --set WordCountFilter.min_words=20. The filters")
+    assert "\n  MeanWordLengthFilter: min_mean_word_length=3, max_mean_word_length=4.5" in output
 
 
 def test_whatif_apply_gives_what_a_run_gives_without_scoring_again(mill: Path) -> None:
     setting = ["--set", "WordCountFilter.min_words=10"]
-    told = gristmill("whatif", mill / "run", *setting, "--apply", mill / "new", "--workers", "0").stdout
-    assert "reusing the recorded scores of 2 filters" in told
-    assert "120 scores recalled" in told
+    output = gristmill("whatif", mill / "run", *setting, "--apply", mill / "new", "--workers", "0").stdout
+    assert "reusing the recorded scores of 2 filters" in output
+    assert "120 scores recalled" in output
     elsewhere = ["--set", f"JsonlWriter.path={mill / 'truth'}"]
     gristmill("run", mill / "recipe.yaml", "--workers", "0", *setting, *elsewhere, "-q")
     assert written(mill / "new") == written(mill / "truth") != written(mill / "out")
@@ -97,8 +97,8 @@ def test_whatif_apply_gives_what_a_run_gives_without_scoring_again(mill: Path) -
 def test_whatif_apply_does_not_touch_what_the_run_has_written(mill: Path) -> None:
     before = written(mill / "out")
     for place in (f"{mill}/out/", mill / "data" / ".." / "out", mill / "run"):
-        told = gristmill("whatif", mill / "run", "--set", "WordCountFilter.min_words=30", "--apply", place, code=2)
-        assert "choose another directory" in told.stderr
+        output = gristmill("whatif", mill / "run", "--set", "WordCountFilter.min_words=30", "--apply", place, code=2)
+        assert "choose another directory" in output.stderr
     assert written(mill / "out") == before
 
 
@@ -132,8 +132,8 @@ def test_a_run_that_is_resumed_keeps_scores_as_it_did(mill: Path) -> None:
 def test_scores_lie_beside_the_output_when_there_is_no_run_directory(mill: Path) -> None:
     for _ in range(2):  # a second run does all again
         gristmill("run", mill / "recipe.yaml", "--workers", "0", "--scores", "--rejected", "-q")
-        told = json.loads((mill / "out.run" / "report.json").read_text())
-        assert (told["rows_in"], sum(told["sources"]["before"].values()), told["attempts"]) == (120, 120, 1)
+        facts = json.loads((mill / "out.run" / "report.json").read_text())
+        assert (facts["rows_in"], sum(facts["sources"]["before"].values()), facts["attempts"]) == (120, 120, 1)
     assert "dropped by WordCountFilter" in gristmill("why", mill / "out", "1-2").stdout
     found = json.loads(gristmill("whatif", mill / "out", "--set", "WordCountFilter.min_words=3", "--json").stdout)
     assert found["rows"] == 120

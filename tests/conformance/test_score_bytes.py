@@ -54,8 +54,8 @@ def kept(run: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     scores = Records(str(run)).scores
     assert scores is not None
     rows = scores.table().to_pylist()
-    told = [{name: value for name, value in row.items() if value is not None} for row in rows]
-    return sorted(told, key=lambda row: (row["file"], row["position"])), list(scores.stages)
+    found = [{name: value for name, value in row.items() if value is not None} for row in rows]
+    return sorted(found, key=lambda row: (row["file"], row["position"])), list(scores.stages)
 
 
 @pytest.mark.parametrize("made", [plain, branching], ids=["plain", "branches"])

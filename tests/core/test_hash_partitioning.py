@@ -54,9 +54,9 @@ def test_rows_are_split_as_python_does(numbers: list[int], start: int) -> None:
         assert pc.run_end_decode(part["where"]).to_pylist() == ["here"] * part.num_rows
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spreading, "kernels", None)
-        told = split_by_partition(table, homes)
+        result = split_by_partition(table, homes)
     assert [(number, part["n"].to_pylist()) for number, part in found] == [
-        (number, part["n"].to_pylist()) for number, part in told
+        (number, part["n"].to_pylist()) for number, part in result
     ]
 
 

@@ -121,7 +121,7 @@ class Unspeakable:
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "message"),
     [
         (b"x" * 10**7, "b'xxx"),
         ("y" * 10**7, "yyy"),
@@ -132,9 +132,9 @@ class Unspeakable:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_tasks_are_described_in_bounded_space(data: Any, told: str) -> None:
+def test_tasks_are_described_in_bounded_space(data: Any, message: str) -> None:
     content = record_of(Task(data))["content"]
-    assert content.startswith(told) or told in content
+    assert content.startswith(message) or message in content
     assert len(content) <= 10_100
 
 

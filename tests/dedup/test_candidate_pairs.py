@@ -33,20 +33,20 @@ def test_a_text_is_sent_to_every_partition_with_a_pair_of_it(partitions: int, me
     table = pa.concat_tables([texts, exchange_rows.pack(exchange_rows.PAIR, buckets_of(pairs[:, 0]), pairs), truth])
     parts = list(stage.process_parts(table))
     assert (len(parts) > 1) == (memory_gb is not None and partitions > 1)
-    told = pa.concat_tables(parts)
+    rows = pa.concat_tables(parts)
     in_order = list(
         stage.process_sorted(iter([table.sort_by(exchange_rows.KEY)]))
     )  # if a partition does not fit into memory
     assert list(map(len, in_order)) == list(map(len, parts))
-    assert pa.concat_tables(in_order).sort_by(BY).equals(told.sort_by(BY))
-    assert exchange_rows.select_kind(told, exchange_rows.TRUTH).equals(truth)
+    assert pa.concat_tables(in_order).sort_by(BY).equals(rows.sort_by(BY))
+    assert exchange_rows.select_kind(rows, exchange_rows.TRUTH).equals(truth)
     assert (
         exchange_rows.distinct_rows(
-            exchange_rows.unpack(exchange_rows.select_kind(told, exchange_rows.PAIR), 2)
+            exchange_rows.unpack(exchange_rows.select_kind(rows, exchange_rows.PAIR), 2)
         ).tolist()
         == np.unique(pairs, axis=0).tolist()
     )
-    sent = exchange_rows.select_kind(told, exchange_rows.SENT_TEXT)
+    sent = exchange_rows.select_kind(rows, exchange_rows.SENT_TEXT)
     there = numbers(partition_numbers(sent, [exchange_rows.KEY], partitions)).tolist()
     keys = pa.table([exchange_rows.keys_of(buckets_of(pairs[:, 1]))], [exchange_rows.KEY])
     wanted = zip(
@@ -60,10 +60,10 @@ def test_a_text_is_sent_to_every_partition_with_a_pair_of_it(partitions: int, me
 @pytest.mark.parametrize("size", [1, 3, 1000])
 def test_texts_that_are_in_no_pair_are_left_out(side: int, size: int) -> None:
     nodes, pairs = np.arange(-50, 50), np.array([[-50, 7], [-3, 49], [-3, 7], [200, 300]])
-    told = exchange_rows.pack(exchange_rows.PAIR, buckets_of(pairs[:, side]), pairs)
+    rows = exchange_rows.pack(exchange_rows.PAIR, buckets_of(pairs[:, side]), pairs)
     truth = exchange_rows.pack_links(exchange_rows.TRUTH, nodes[:2], nodes[2:4], np.ones(2))
     texts = exchange_rows.make_rows(exchange_rows.TEXT, buckets_of(nodes), **{exchange_rows.NODE: from_numbers(nodes)})
-    table = pa.concat_tables([told, truth, texts]).combine_chunks()
+    table = pa.concat_tables([rows, truth, texts]).combine_chunks()
     blocks = (table.slice(start, size) for start in range(0, table.num_rows, size))
     left = pa.concat_tables(_paired_texts(blocks, side))
     assert (

@@ -94,9 +94,9 @@ def judged(tasks: list[DocumentBatch], held: int) -> tuple[list[dict[str, Any]],
 def test_rounds_give_the_verdicts_of_one_worker(edges: list[tuple[int, int, float]], size: int) -> None:
     tasks = tables(edges, size)
     wanted, counts = judged(tasks, 10**9)
-    found, told = judged(tasks, 0)
+    found, result = judged(tasks, 0)
     assert found == wanted
-    assert told == pytest.approx(counts)
+    assert result == pytest.approx(counts)
 
 
 def plainly(edges: list[tuple[int, int, float]]) -> dict[str, tuple[bool, str, str | None, float | None]]:
@@ -117,8 +117,8 @@ def plainly(edges: list[tuple[int, int, float]]) -> dict[str, tuple[bool, str, s
         keeper = min((other for other in nodes if root[other] == root[node]), key=place)
         near = [(other != keeper, -score, other) for (one, other), score in scores.items() if one == node]
         _, score, partner = min(near)
-        told = (True, f"row {keeper}", None, None)
-        found[f"row {node}"] = told if keeper == node else (False, f"row {keeper}", f"row {partner}", -score)
+        result = (True, f"row {keeper}", None, None)
+        found[f"row {node}"] = result if keeper == node else (False, f"row {keeper}", f"row {partner}", -score)
     return found
 
 
@@ -133,12 +133,12 @@ def test_pairs_that_are_read_bit_by_bit_give_the_same(
     edges = list({(min(u, v), max(u, v)): (u, v, s) for u, v, s in edges}.values())
     tasks = tables(edges, size)
     with patch.object(cluster_verdicts, "LINKS_AT_ONCE", links), patch.object(cluster_verdicts, "ROWS_AT_ONCE", rows):
-        found, told = judged(tasks, 10**9)
+        found, result = judged(tasks, 10**9)
     names = ("keep", "cluster", "partner", "similarity")
     assert {row["id"]: tuple(row[name] for name in names) for row in found} == plainly(edges)
     wanted, counts = judged(tasks, 10**9)
     assert found == wanted
-    assert told == counts
+    assert result == counts
 
 
 @pytest.mark.parametrize("links", [1, 7, 30, 31, 100])
@@ -187,9 +187,9 @@ def test_blocks_may_end_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = judged(tasks, 10**9)
     cut = clustering_rounds.tables_of_size
     monkeypatch.setattr(clustering_rounds, "tables_of_size", lambda pieces: cut(pieces, 200))
-    found, told = judged(tasks, 0)
+    found, result = judged(tasks, 0)
     assert found == wanted[0]
-    assert told == pytest.approx(wanted[1])
+    assert result == pytest.approx(wanted[1])
 
 
 # -- in a run ------------------------------------------------------------------------------------------------

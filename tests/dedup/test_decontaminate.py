@@ -189,9 +189,9 @@ def test_rejected_rows_have_the_threshold_of_the_rule_that_found_them(tmp_path: 
     stages = [JsonlReader(source), Decontaminate([quiz], min_overlap=0.1), JsonlWriter(str(tmp_path / "out"))]
     result = Pipeline("p", stages=stages).run(LocalExecutor(0), tmp_path / "run", rejected=True)
     names = ("rejected_filter", "rejected_threshold", "rejected_score")
-    told = [tuple(row[name] for name in names) for row in pq.read_table(result.rejected()[0]).to_pylist()]
-    assert told[0] == told[2] == ("quiz", "min_overlap=0.1", 1.0)
-    assert told[1] == ("quiz (fuzzy)", "fuzzy_threshold=0.6", pytest.approx(16 / 26))
+    rows = [tuple(row[name] for name in names) for row in pq.read_table(result.rejected()[0]).to_pylist()]
+    assert rows[0] == rows[2] == ("quiz", "min_overlap=0.1", 1.0)
+    assert rows[1] == ("quiz (fuzzy)", "fuzzy_threshold=0.6", pytest.approx(16 / 26))
 
 
 def test_many_items_that_are_too_short_are_told(tmp_path: Path) -> None:
@@ -199,10 +199,10 @@ def test_many_items_that_are_too_short_are_told(tmp_path: Path) -> None:
     paths = [
         write(tmp_path / f"{name}.jsonl", rows) for name, rows in (("a", words), ("b", words[:2]), ("c", words[3:]))
     ]
-    told = (
+    found = (
         "'a' has 3 of 5 items, benchmark 'b' has 2 of 2 items with fewer than min_words=8 words, which are not looked"
     )
-    with pytest.warns(RuntimeWarning, match=f"stage 'Decontaminate_find': benchmark {told} for. .*lower min_words"):
+    with pytest.warns(RuntimeWarning, match=f"stage 'Decontaminate_find': benchmark {found} for. .*lower min_words"):
         assert kept(Decontaminate(paths), [COPY, "clean"]) == [1]
 
 
@@ -264,11 +264,11 @@ def test_the_same_bytes_however_it_was_cut_and_rejected_rows_say_why(tmp_path: P
         rejected = [row for path in result.rejected() for row in pq.read_table(path).to_pylist()]
         assert len(rejected) == result.summary()["Decontaminate"].dropped == 9
         assert not [name for name in rejected[0] if name.startswith("__")]
-        told = {
+        found = {
             (row["rejected_by"], row["rejected_filter"], row["rejected_score"], row["contaminated_item"])
             for row in rejected
         }
-        assert told == {("Decontaminate", "quiz", 1.0, "quiz.jsonl:1")}
+        assert found == {("Decontaminate", "quiz", 1.0, "quiz.jsonl:1")}
         report = json.loads((place / "run" / "report.json").read_text())
         line = next(stage for stage in report["stages"] if stage["name"] == "Decontaminate")
         assert line["counts"]["quiz_items_found"] == 1

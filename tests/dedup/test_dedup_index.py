@@ -34,10 +34,10 @@ def test_only_what_is_new_is_kept_and_partners_are_named(tmp_path: Path, stage: 
         rejected=True,
     )
     assert ids(tmp_path / "out") == ONLY_NEW
-    told = {row["id"]: row for row in pq.read_table(tmp_path / "run" / "clusters").to_pylist()}
-    first = {row["id"]: row["partner"] for row in told.values() if not row["kept"] and row["snapshot"] == "old"}
+    rows = {row["id"]: row for row in pq.read_table(tmp_path / "run" / "clusters").to_pylist()}
+    first = {row["id"]: row["partner"] for row in rows.values() if not row["kept"] and row["snapshot"] == "old"}
     assert first == {f"b{number}": f"a{number % 80 + 40}" for number in range(120) if number % 80 < 20}
-    assert told["b101"] == {
+    assert rows["b101"] == {
         "id": "b101",
         "cluster": "b21",
         "kept": False,
@@ -45,7 +45,7 @@ def test_only_what_is_new_is_kept_and_partners_are_named(tmp_path: Path, stage: 
         "similarity": 1.0,
         "snapshot": None,
     }
-    assert not any(name.startswith("a") for name in told)
+    assert not any(name.startswith("a") for name in rows)
     dropped = {row["id"]: row for path in result.rejected() for row in pq.read_table(path).to_pylist()}
     assert (dropped["b0"]["rejected_partner"], dropped["b0"]["rejected_snapshot"]) == ("a40", "old")
     assert DedupIndex(index).versions == [1]
@@ -103,21 +103,21 @@ def test_texts_that_are_nearly_known(tmp_path: Path, options: dict[str, Any]) ->
     new = write(tmp_path / "new", x=numbered("b", [*chain, *pair, text(3), text(2)]))
     run(new, tmp_path / "2", FuzzyDeduplicationStage(against=[index], num_partitions=3, **options), tmp_path / "run")
     assert ids(tmp_path / "2") == ["b2", "b4"]
-    told = {row["id"]: row for row in pq.read_table(tmp_path / "run" / "clusters").to_pylist()}
-    assert {name: row["cluster"] for name, row in told.items()} == {
+    rows = {row["id"]: row for row in pq.read_table(tmp_path / "run" / "clusters").to_pylist()}
+    assert {name: row["cluster"] for name, row in rows.items()} == {
         "b0": "a0",
         "b1": "a0",
         "b2": "b2",
         "b3": "b2",
         "b5": "a2",
     }
-    partners = {name: (row["partner"], row["snapshot"]) for name, row in told.items() if name != "b1" or not given}
+    partners = {name: (row["partner"], row["snapshot"]) for name, row in rows.items() if name != "b1" or not given}
     assert partners["b0"] == ("a0", "old")
     assert partners.get("b1", ("b0", None)) == ("b0", None)  # which an estimate may put beside the known one
     assert (partners["b2"], partners["b3"], partners["b5"]) == ((None, None), ("b2", None), ("a2", "old"))
     if options.get("verify") != "none":
-        assert 0.88 <= told["b0"]["similarity"] < 1.0
-        assert told["b5"]["similarity"] == 1.0
+        assert 0.88 <= rows["b0"]["similarity"] < 1.0
+        assert rows["b5"]["similarity"] == 1.0
 
 
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

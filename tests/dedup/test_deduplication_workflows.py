@@ -166,10 +166,10 @@ def test_a_third_path_is_not_taken_for_something_else() -> None:
     ],
 )
 def test_bands_are_chosen_by_the_threshold_unless_they_are_given(options: dict[str, Any], curve: str | None) -> None:
-    told = FuzzyDeduplicationWorkflow("in", "out", **options).stage().curve()
-    assert told.startswith(curve or "")
+    found = FuzzyDeduplicationWorkflow("in", "out", **options).stage().curve()
+    assert found.startswith(curve or "")
     if "num_bands" not in options and "minhashes_per_band" not in options:
-        assert told == FuzzyDeduplicationStage(**options).curve()
+        assert found == FuzzyDeduplicationStage(**options).curve()
     with pytest.raises(ValueError, match="must be 1 or more"):
         FuzzyDeduplicationWorkflow("in", "out", num_bands=0)
 
@@ -362,12 +362,12 @@ def test_the_curve_and_the_quality_are_told(tmp_path: Path) -> None:
     rows = [{"text": " ".join(f"w{seed}x{n}" for n in range(60)) + end} for seed in range(20) for end in ("", " more")]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     workflow = FuzzyDeduplicationWorkflow(tmp_path / "in.jsonl", tmp_path / "out", word_ngrams=5, threshold=0.7)
-    told = str(workflow.run(HERE)).splitlines()
-    assert told[0].startswith("40 documents read, 20 duplicates in 20 clusters")
-    assert told[1] == "recall of about 100.0%, precision of about 100.0%, by a sample"
-    assert "bands of" in told[2]
+    text = str(workflow.run(HERE)).splitlines()
+    assert text[0].startswith("40 documents read, 20 duplicates in 20 clusters")
+    assert text[1] == "recall of about 100.0%, precision of about 100.0%, by a sample"
+    assert "bands of" in text[2]
     plan = Pipeline("p", stages=[JsonlReader(tmp_path / "in.jsonl"), workflow.stage()]).describe(verbose=True)
-    assert all(line in plan for line in told[2:])
+    assert all(line in plan for line in text[2:])
 
 
 @pytest.mark.parametrize("removal", [True, False])
@@ -376,7 +376,7 @@ def test_a_resumed_run_tells_of_the_quality_that_there_is_now(tmp_path: Path, re
         texts = [" ".join(f"w{seed}x{n}" for n in range(60)) + end for seed in seeds for end in ("", " more")]
         write(tmp_path / "in" / name, [{"text": text} for text in texts])
 
-    def told(cache: str) -> tuple[list[str], Mapping[str, float]]:
+    def expected(cache: str) -> tuple[list[str], Mapping[str, float]]:
         options: dict[str, Any] = {"word_ngrams": 5, "threshold": 0.7, "perform_removal": removal}
         out, cache_path = tmp_path / f"{cache}-out", tmp_path / cache
         result = FuzzyDeduplicationWorkflow(tmp_path / "in", out, cache_path=cache_path, **options).run(HERE)
@@ -387,12 +387,12 @@ def test_a_resumed_run_tells_of_the_quality_that_there_is_now(tmp_path: Path, re
         return str(result).splitlines()[1:], result.counts
 
     near("a.jsonl", range(30))
-    first = told("cache")
+    first = expected("cache")
     assert first[0][0] == "recall of about 100.0%, precision of about 100.0%, by a sample"
-    assert told("cache") == first
+    assert expected("cache") == first
     near("b.jsonl", range(20, 40))  # all pairs are looked for again, and none is counted twice
-    more = told("cache")
-    assert more == told("cache") == told("new")
+    more = expected("cache")
+    assert more == expected("cache") == expected("new")
     assert (more[1]["clusters"], more[1]["largest_cluster"], more[1]["estimated_recall"]) == (40, 4, 1)
 
 

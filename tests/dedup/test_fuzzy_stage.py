@@ -247,20 +247,20 @@ def counts(texts: list[str], **options: Any) -> dict[str, float]:
 
 
 def test_the_run_tells_how_well_it_went() -> None:
-    told = counts(near_threshold(200, 60), threshold=0.75)
-    assert told["pairs_alike"] <= told["pairs_compared"] == told["candidate_pairs"]
-    assert told["clusters"] == told["clusters_of_2"] == told["pairs_alike"]
-    assert told["largest_cluster"] == 2
-    assert 60 < told["sample_pairs"] <= told["pairs_alike"]
-    assert told["estimated_recall"] == 1.0
-    assert 0.99 < told["expected_recall"] <= 1.0
+    counted = counts(near_threshold(200, 60), threshold=0.75)
+    assert counted["pairs_alike"] <= counted["pairs_compared"] == counted["candidate_pairs"]
+    assert counted["clusters"] == counted["clusters_of_2"] == counted["pairs_alike"]
+    assert counted["largest_cluster"] == 2
+    assert 60 < counted["sample_pairs"] <= counted["pairs_alike"]
+    assert counted["estimated_recall"] == 1.0
+    assert 0.99 < counted["expected_recall"] <= 1.0
 
 
 def test_bands_that_miss_pairs_are_told_of() -> None:
     with pytest.warns(RuntimeWarning, match="4 bands of 20 minhashes found only .* Use more bands"):
-        told = counts(near_threshold(200, 60), num_bands=4, minhashes_per_band=20)
-    assert told["estimated_recall"] < 0.5
-    assert abs(told["estimated_recall"] - told["expected_recall"]) < 0.15
+        counted = counts(near_threshold(200, 60), num_bands=4, minhashes_per_band=20)
+    assert counted["estimated_recall"] < 0.5
+    assert abs(counted["estimated_recall"] - counted["expected_recall"]) < 0.15
 
 
 def test_the_curve_is_there_to_look_at() -> None:

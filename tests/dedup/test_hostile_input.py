@@ -112,9 +112,9 @@ def test_rows_that_share_an_id_with_one_that_is_removed_are_told(tmp_path: Path)
     stage = TextDuplicatesRemovalStage(table, "id")
     stages = [JsonlReader(source), stage, JsonlWriter(str(tmp_path / "out"))]
     message = r"stage 'TextDup\w*': the table lists 1 rows to remove, but 3 were removed: some ids name several rows"
-    with pytest.warns(RuntimeWarning, match=message) as told:
+    with pytest.warns(RuntimeWarning, match=message) as result:
         Pipeline("p", stages=stages).run(HERE)
-    assert len(told) == 1
+    assert len(result) == 1
     ahead = Filter(lambda text: text == "b", "text")  # some rows are gone before
     Pipeline("p", stages=[JsonlReader(f"{source}/a.jsonl"), ahead, stage]).run(HERE)
 
@@ -129,9 +129,9 @@ def test_a_workflow_tells_once_that_ids_name_several_rows(tmp_path: Path, late: 
     if late:
         workflow.run(HERE)  # and what comes in the next attempt is as much as the table lists
     write(tmp_path / "in", b=[{"id": 2, "text": "b"}])
-    with pytest.warns(RuntimeWarning, match="lists 1 rows to remove, but 2 were removed") as told:
+    with pytest.warns(RuntimeWarning, match="lists 1 rows to remove, but 2 were removed") as result:
         assert workflow.run(HERE).duplicates == 2
-    assert len(told) == 1
+    assert len(result) == 1
 
 
 def test_each_of_several_stages_has_its_cluster_table(tmp_path: Path) -> None:

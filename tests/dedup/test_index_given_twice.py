@@ -61,19 +61,19 @@ def test_a_copy_of_the_index_is_refused_once_it_has_what_the_run_itself_has_adde
 
 
 @pytest.mark.parametrize(
-    ("against", "extends", "told"),
+    ("against", "extends", "message"),
     [
         ([1], True, "version 1 and as the last"),
         ([1, 2], False, "version 1 and as version 2"),
         ([2, None], False, "version 2 and as the last"),
     ],
 )
-def test_two_versions_of_one_index_are_refused(tmp_path: Path, against: Any, extends: bool, told: str) -> None:
+def test_two_versions_of_one_index_are_refused(tmp_path: Path, against: Any, extends: bool, message: str) -> None:
     index = indexed("exact", tmp_path)
     run(write(tmp_path / "new", x=NEW), tmp_path / "out", ExactDeduplicationStage(id_field="id", extend=index))
     given = [DedupIndex(index, version=version) for version in against]
     stage = ExactDeduplicationStage(against=given, extend=index if extends else None)
-    with pytest.raises(PlanError, match=f"the index at {index} is given as .*{told}.*give it once"):
+    with pytest.raises(PlanError, match=f"the index at {index} is given as .*{message}.*give it once"):
         Pipeline("p", stages=[stage]).plan([DocumentBatch(OLD)])
 
 

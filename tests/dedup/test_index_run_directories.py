@@ -160,10 +160,10 @@ def test_what_may_have_lost_rows_is_told_however_files_are_read(
     for name, rows in now.items():
         (tmp_path / "a" / f"{name}.jsonl").unlink(missing_ok=True)
         write(tmp_path / "a", **({name: rows} if rows else {}))
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         add("a")
-    assert ["'a' is replaced, and may have lost rows" in str(one.message) for one in told] == [True] * lost
+    assert ["'a' is replaced, and may have lost rows" in str(one.message) for one in found] == [True] * lost
 
 
 def test_other_stages_are_told_apart_from_other_files(tmp_path: Path) -> None:

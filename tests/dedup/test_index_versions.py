@@ -193,7 +193,7 @@ def test_of_two_runs_that_add_the_same_rows_at_the_same_time_one_is_told_to_star
 
 
 def test_a_snapshot_is_told_by_the_name_that_it_has_now(tmp_path: Path) -> None:
-    def told(run_dir: str) -> set[str | None]:
+    def message(run_dir: str) -> set[str | None]:
         stage = ExactDeduplicationStage(id_field="id", against=[str(tmp_path / "index")])
         run(tmp_path / "new", tmp_path / "out" / run_dir, stage, tmp_path / run_dir)
         return set(pq.read_table(tmp_path / run_dir / "clusters").column("snapshot").to_pylist())
@@ -203,7 +203,7 @@ def test_a_snapshot_is_told_by_the_name_that_it_has_now(tmp_path: Path) -> None:
     for snapshot, name in ((None, "v1"), ("january", "january")):
         extend = DedupIndex(tmp_path / "index", snapshot=snapshot)
         run(old, tmp_path / "old-out", ExactDeduplicationStage(id_field="id", extend=extend))
-        assert told("run") == told(f"new-{name}") == {name}
+        assert message("run") == message(f"new-{name}") == {name}
 
 
 def test_a_version_is_created_once(tmp_path: Path) -> None:

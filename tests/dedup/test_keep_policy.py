@@ -283,8 +283,8 @@ def counted(
 def test_rows_that_cannot_be_ranked_are_counted_and_told(tmp_path: Path, kind: Any) -> None:
     stage = kind(keep="newest", score_field="x")
     dates = ["Wed, 01 Jan 2025 10:00:00 GMT", "yesterday", None, "2026-01-01", "", "tomorrow", 1_735_000_000, "?"] * 3
-    told = f"stage '{stage.name}': keep='newest' found no time in column 'x' in 37.5% of the rows .9 of 24."
-    with pytest.warns(RuntimeWarning, match=told):
+    result = f"stage '{stage.name}': keep='newest' found no time in column 'x' in 37.5% of the rows .9 of 24."
+    with pytest.warns(RuntimeWarning, match=result):
         found = counted(tmp_path, stage, dates)
     assert found == ([3], {"keep_unreadable": 9, "keep_missing": 6})
 
@@ -310,7 +310,7 @@ def test_rows_beside_one_that_is_set_aside_are_counted_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keep", "values", "told"),
+    ("keep", "values", "expected"),
     [
         (Keep("newest", "x"), ["soon", "late", "now"], "no time .*in any of 3 rows .3 have another value, 0 have"),
         (Keep("highest", "x"), ["high", "low", "low"], "no number .*in any of 3 rows.*the first row of each.*numbers"),
@@ -323,12 +323,12 @@ def test_rows_beside_one_that_is_set_aside_are_counted_once() -> None:
         (Keep("longest", "x"), [[1], [1], [1, 2]], None),
     ],
 )
-def test_a_column_of_no_use_is_told(tmp_path: Path, keep: Keep, values: list[Any], told: str | None) -> None:
+def test_a_column_of_no_use_is_told(tmp_path: Path, keep: Keep, values: list[Any], expected: str | None) -> None:
     stage = ExactDeduplicationStage(keep=keep)
-    if told is None:
+    if expected is None:
         assert len(counted(tmp_path, stage, values)[0]) == 1
         return
-    with pytest.warns(RuntimeWarning, match=told):
+    with pytest.warns(RuntimeWarning, match=expected):
         assert counted(tmp_path, stage, values)[0] == [0]
 
 
@@ -342,5 +342,5 @@ def test_each_stage_tells_what_it_cannot_read(tmp_path: Path) -> None:
     ]
     with pytest.warns(RuntimeWarning) as caught:
         Pipeline("p", stages=stages).run(LocalExecutor(0))
-    told = [str(one.message) for one in caught]
-    assert [column for column in ("'a'", "'b'") for one in told if f"column {column}" in one] == ["'a'", "'b'"]
+    messages = [str(one.message) for one in caught]
+    assert [column for column in ("'a'", "'b'") for one in messages if f"column {column}" in one] == ["'a'", "'b'"]

@@ -163,10 +163,10 @@ def test_embeddings_that_cannot_be_meant_go_to_quarantine() -> None:
     stage = SemanticDeduplicationStage(embedding_dim=2, **FIRST)
     result = Pipeline("p", stages=[stage]).run(LocalExecutor(0), initial_tasks=[DocumentBatch(table)], max_errors=10)
     assert [row["id"] for task in result for row in task.to_rows()] == [0]
-    told = {record.row["id"]: record.error for record in result.quarantined()}
-    assert set(told) == {1, 2, 3, 5}
-    assert "NaN" in told[1]
-    assert "has 3 numbers, but embedding_dim is 2" in told[3]
+    messages = {record.row["id"]: record.error for record in result.quarantined()}
+    assert set(messages) == {1, 2, 3, 5}
+    assert "NaN" in messages[1]
+    assert "has 3 numbers, but embedding_dim is 2" in messages[3]
     with pytest.raises(GristmillError, match=r"2 numbers and of 3.*embedding_dim"):
         kept(SemanticDeduplicationStage(**FIRST), [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0, 0.0]])
 

@@ -73,8 +73,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
-        told = {"Content-Length": str(len(body)), **(headers or {})}
-        for name, value in told.items():
+        sent_headers = {"Content-Length": str(len(body)), **(headers or {})}
+        for name, value in sent_headers.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)

@@ -33,8 +33,8 @@ LONG = page("The old mill", [MILL * 3, MILL * 2])
 
 def record(html: bytes | str, **more: Any) -> dict[str, Any]:
     raw = html.encode() if isinstance(html, str) else html
-    told = {"content_type": "text/html", "status": 200, "warc_type": "response"}
-    return {"url": "http://x/", "warc_id": "1", "source_id": "a.warc", "content": raw, **told, **more}
+    found = {"content_type": "text/html", "status": 200, "warc_type": "response"}
+    return {"url": "http://x/", "warc_id": "1", "source_id": "a.warc", "content": raw, **found, **more}
 
 
 @pytest.fixture(scope="module", params=["justext", "resiliparse", "trafilatura"])

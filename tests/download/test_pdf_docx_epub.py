@@ -104,14 +104,14 @@ def test_lines_of_a_page(raw: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "settings", "told"),
+    ("data", "settings", "message"),
     [
         (b"hello", {}, "not a PDF"), (b"%PDF-1.4 nothing", {}, "damaged"), (pdf(["a"], ["b"]), {"max_pages": 1}, "max_pages"),
         (pdf(["a"]), {"max_bytes": 10}, "max_bytes"),
     ],
 )  # fmt: skip
-def test_a_pdf_that_cannot_be_used_says_why(data: bytes, settings: dict[str, int], told: str) -> None:
-    with pytest.raises(PdfError, match=told):
+def test_a_pdf_that_cannot_be_used_says_why(data: bytes, settings: dict[str, int], message: str) -> None:
+    with pytest.raises(PdfError, match=message):
         PdfExtractor(**settings).extract({"content": data})  # type: ignore[arg-type]
 
 
@@ -139,7 +139,7 @@ ENTITY = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa">]>'
 
 
 @pytest.mark.parametrize(
-    ("extractor", "data", "told"),
+    ("extractor", "data", "message"),
     [
         (EpubExtractor(), b"PK\x03\x04nothing", "damaged"), (EpubExtractor(), absurd_version(), "damaged"), (EpubExtractor(), docx(), "container.xml"),
         (EpubExtractor(max_bytes=100), epub(), "zip bomb"), (DocxExtractor(max_bytes=1000), docx("x" * 10_000), "zip bomb"),
@@ -153,22 +153,22 @@ ENTITY = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa">]>'
     ],
 )  # fmt: skip
 def test_documents_that_cannot_be_used_say_why(
-    extractor: EpubExtractor | DocxExtractor, data: bytes, told: str
+    extractor: EpubExtractor | DocxExtractor, data: bytes, message: str
 ) -> None:
-    with pytest.raises(ZipDocumentError, match=told):
+    with pytest.raises(ZipDocumentError, match=message):
         extractor.extract({"content": data})
 
 
 @pytest.mark.parametrize(
-    ("content", "told", "kind"),
+    ("content", "message", "kind"),
     [
         (pdf(["a"]), "text/html", "pdf"), (epub(), "", "epub"), (docx(), "", "docx"), (b"  <!DOCTYPE HTML><p>", "", "html"),
         (b"<p>x", "text/html; charset=x", "html"), (b"words", "text/plain", "text"), (b"words", "", "text"), (b"\0\1", "", "unknown"),
         (b"\x89PNG", "image/png", "png"),
     ],
 )  # fmt: skip
-def test_kinds_of_content(content: bytes, told: str, kind: str) -> None:
-    assert content_kind(content, told) == kind
+def test_kinds_of_content(content: bytes, message: str, kind: str) -> None:
+    assert content_kind(content, message) == kind
 
 
 @pytest.fixture

@@ -125,15 +125,15 @@ def test_a_date_that_is_not_complete_is_refused(shelf: Shelf, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"language": "EN/.."}, "code in a wiki's host name"),
         ({"dump_date": "June"}, "20240601"),
         ({"url_limit": 0}, "url_limit"),
     ],
 )
-def test_wrong_settings_are_told_at_once(settings: dict[str, object], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_wrong_settings_are_told_at_once(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         WikipediaDownloadExtractStage(**settings)  # type: ignore[arg-type]
 
 

@@ -44,9 +44,11 @@ def write_warc(path: Path, pages: Sequence[Page], gzip: bool = True, extra: Sequ
         writer.write_record(writer.create_warcinfo_record(path.name, {"software": "test"}))
         for url, body, kind in pages:
             asked = StatusAndHeaders("GET / HTTP/1.1", [("Host", "example.org")], is_http_request=True)
-            told = StatusAndHeaders("200 OK", [("Content-Type", kind), *extra], protocol="HTTP/1.1")
+            headers = StatusAndHeaders("200 OK", [("Content-Type", kind), *extra], protocol="HTTP/1.1")
             writer.write_record(writer.create_warc_record(url, "request", http_headers=asked))
-            writer.write_record(writer.create_warc_record(url, "response", payload=io.BytesIO(body), http_headers=told))
+            writer.write_record(
+                writer.create_warc_record(url, "response", payload=io.BytesIO(body), http_headers=headers)
+            )
             writer.write_record(writer.create_warc_record(url, "metadata", payload=io.BytesIO(b"fetchTimeMs: 9")))
     return path
 

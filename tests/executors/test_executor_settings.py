@@ -65,9 +65,9 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "told"), WRONG)
-def test_wrong_settings_are_refused(make: Callable[[], Any], told: str) -> None:
-    with pytest.raises(PlanError, match=told):
+@pytest.mark.parametrize(("make", "message"), WRONG)
+def test_wrong_settings_are_refused(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(PlanError, match=message):
         make()
 
 

@@ -63,8 +63,8 @@ for name in sorted(set(found) | set(dir(pc))):
     if not name.startswith("_"):
         value = getattr(pc, name)
         assert found[name] is value
-        told = getattr(value, "__arrow_compute_function__", None)
-        print(name, type(value).__name__, told, inspect.signature(value) if told else "")
+        described = getattr(value, "__arrow_compute_function__", None)
+        print(name, type(value).__name__, described, inspect.signature(value) if told else "")
 """
 
 

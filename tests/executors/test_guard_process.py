@@ -91,7 +91,7 @@ from gristmill.executors.local.task_transport import pack_task
 from tests.executors import test_guard_process
 
 kind, folder = sys.argv[1], Path(sys.argv[2])
-stage = getattr(test_guard, kind)(folder)
+stage = getattr(test_guard_process, kind)(folder)
 guard = GuardDriver(GroupAssignment(0, pickle_group(Group(0, (stage,))), True, True, True, ErrorBudget()), "node", 0)
 print(json.dumps([guard.zygote.pid, guard.folders]), flush=True)
 guard.begin(needs_node_setup=True)
@@ -103,7 +103,7 @@ if kind == "Patient":
     Driver.grace = 0.05
 if kind == "Unheard":
     guard.remove_worker = sys.exit
-if isinstance(stage, (test_guard.SlowTeardown, test_guard.Heard, test_guard.Unheard)):
+if isinstance(stage, (test_guard_process.SlowTeardown, test_guard_process.Heard, test_guard_process.Unheard)):
     with contextlib.suppress(SystemExit):
         guard.end()
     if kind == "Forgotten":
@@ -151,19 +151,19 @@ def test_a_worker_tears_down_when_the_engine_kills_its_actor(kind: str, when: st
     assert ("cannot close" in str(problem)) if issubclass(globals()[kind], BadTeardown) else problem is None
 
 
-@pytest.mark.parametrize(("command", "told"), [("exec sleep 600", False), ("sleep 600 & echo; wait", True)])
-def test_only_a_worker_that_was_there_can_be_late(command: str, told: bool) -> None:
+@pytest.mark.parametrize(("command", "message"), [("exec sleep 600", False), ("sleep 600 & echo; wait", True)])
+def test_only_a_worker_that_was_there_can_be_late(command: str, message: bool) -> None:
     """One that was still being started had nothing to tear down."""
     late = subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE, start_new_session=True)
     assert late.stdout is not None
-    if told:
+    if message:
         late.stdout.readline()
     problem = wait_for_local_guards([GuardProcess("node", late.pid, ())], 0.0)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(late.pid, signal.SIGKILL)
     late.communicate()
     assert late.returncode == -signal.SIGKILL
-    assert ("took more than 0 s" in str(problem)) == told
+    assert ("took more than 0 s" in str(problem)) == message
 
 
 @pytest.mark.parametrize("proc", ["/proc", "/no/such/place"])

@@ -58,9 +58,9 @@ def test_what_xenna_gives_up_is_done_by_actors(cluster: str, tmp_path: Path) -> 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         engine_checks.check_killed_actor(XennaExecutor(), "StageWorker", tmp_path / "marks")
-    told = [str(warning.message) for warning in caught if warning.category is RuntimeWarning]
+    messages = [str(warning.message) for warning in caught if warning.category is RuntimeWarning]
     if version("cosmos-xenna").startswith("0.3"):
-        assert re.match("Xenna left .* tasks undone; Gristmill runs them on its own actors", told[0])
+        assert re.match("Xenna left .* tasks undone; Gristmill runs them on its own actors", messages[0])
 
 
 @pytest.mark.ray

@@ -55,12 +55,12 @@ def test_a_loss_and_a_strange_error_are_found(tmp_path: Path) -> None:
         raise IndexError(path)
 
     corpus = [b"a\nb\n"]
-    told = try_one(Target("x", ".x", lambda _: corpus, deaf, framed=True), b"a\n", corpus, tmp_path, tmp_path)
-    assert told is not None
-    assert "cut short" in told
-    told = try_one(Target("x", ".x", lambda _: corpus, broken), b"a\n", corpus, tmp_path, tmp_path)
-    assert told is not None
-    assert "IndexError" in told
+    found = try_one(Target("x", ".x", lambda _: corpus, deaf, framed=True), b"a\n", corpus, tmp_path, tmp_path)
+    assert found is not None
+    assert "cut short" in found
+    found = try_one(Target("x", ".x", lambda _: corpus, broken), b"a\n", corpus, tmp_path, tmp_path)
+    assert found is not None
+    assert "IndexError" in found
 
 
 def test_it_goes_on_where_it_stopped(tmp_path: Path) -> None:

@@ -54,10 +54,10 @@ def growth(call: Call, pattern: Pattern, sizes: tuple[int, int]) -> tuple[float,
 def superlinear(calls: list[tuple[str, Call]], some: list[tuple[str, Pattern]], sizes: tuple[int, int]) -> list[str]:
     found = []
     for name, call in calls:
-        for told, pattern in some:
+        for result, pattern in some:
             quotient, size = growth(call, pattern, sizes)
             if quotient > MOST_GROWTH:
-                found.append(f"{name}: {told} of {size:,} characters takes {quotient:.0f} times a 16th of it")
+                found.append(f"{name}: {result} of {size:,} characters takes {quotient:.0f} times a 16th of it")
     return found
 
 

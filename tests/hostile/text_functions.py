@@ -90,17 +90,17 @@ def _parts(entry: Entry, given: dict[str, Any]) -> Iterator[tuple[str, Call]]:
     needed = {name: own.get(name) for name, one in names.items() if one.required or name in ("model_path", "tokenizer")}
     needed |= _ALWAYS.get(entry.name, {})
     variants = [({}, ""), *((more, str(more)) for name, more in _MORE if name == entry.name)]
-    for more, told in variants:
+    for more, found in variants:
         part = entry.cls(**{**{name: value for name, value in needed.items() if value is not None}, **more})
         part.check()
         part.setup()
         if isinstance(part, DocumentFilter):
-            yield f"{entry.name} {told} column", partial(_column, part.score_batch)
-            yield f"{entry.name} {told}", part.score_document
+            yield f"{entry.name} {found} column", partial(_column, part.score_batch)
+            yield f"{entry.name} {found}", part.score_document
         else:
             assert isinstance(part, DocumentModifier)
-            yield f"{entry.name} {told} column", partial(_column, part.modify_batch)
-            yield f"{entry.name} {told}", part.modify_document
+            yield f"{entry.name} {found} column", partial(_column, part.modify_batch)
+            yield f"{entry.name} {found}", part.modify_document
 
 
 def text_functions() -> Iterator[tuple[str, Call]]:

@@ -81,11 +81,11 @@ def test_images_of_directories_have_what_lies_beside_them(tmp_path: Path) -> Non
 @pytest.mark.parametrize("settings", [{"files_per_partition": 1}, {"blocksize": 1}, {"task_batch_size": 1}])
 def test_how_a_directory_is_shared_out_changes_nothing(tmp_path: Path, settings: dict[str, Any]) -> None:
     folder(tmp_path)
-    told = [
+    text = [
         [(row["image_id"], row["image"]) for row in rows(ImageDirectoryReader(str(tmp_path), **one))]
         for one in ({}, settings)
     ]
-    assert told[0] == told[1]
+    assert text[0] == text[1]
 
 
 def test_a_directory_without_images_is_an_error(tmp_path: Path) -> None:

@@ -132,10 +132,10 @@ def test_what_cannot_be_decoded_goes_to_quarantine() -> None:
     for stage in (ImageScoreFilter(ImageEntropyFilter()), ImageScore(ImageEntropyFilter(), "score")):
         result = Pipeline("p", stages=[stage]).run(LocalExecutor(0), initial_tasks=[given], max_errors=10)
         assert [row["id"] for task in result for row in task.to_rows()] == [0, 3]
-        told = {one.row["id"]: one.error for one in result.quarantined() if one.row}
-        assert set(told) == {1, 2, 4}
-        assert "truncated" in told[1] or "damaged" in told[1]
-        assert "no bytes" in told[2]
+        messages = {one.row["id"]: one.error for one in result.quarantined() if one.row}
+        assert set(messages) == {1, 2, 4}
+        assert "truncated" in messages[1] or "damaged" in messages[1]
+        assert "no bytes" in messages[2]
 
 
 def test_rejected_rows_have_their_score(tmp_path: Path) -> None:
@@ -146,10 +146,10 @@ def test_rejected_rows_have_their_score(tmp_path: Path) -> None:
     )
     assert [row["id"] for task in result for row in task.to_rows()] == [1]
     assert (result.summary()[stage.name].rows_in, result.summary()[stage.name].dropped) == (2, 1)
-    told = pq.read_table(tmp_path / "rejected").to_pylist()[0]
-    assert told["id"] == 0
-    assert told["rejected_score"] == 240
-    assert told["rejected_threshold"] == "min_side=250"
+    found_rows = pq.read_table(tmp_path / "rejected").to_pylist()[0]
+    assert found_rows["id"] == 0
+    assert found_rows["rejected_score"] == 240
+    assert found_rows["rejected_threshold"] == "min_side=250"
 
 
 def test_verdicts_on_scores_alone() -> None:

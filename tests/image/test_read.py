@@ -217,10 +217,10 @@ def test_without_archives_there_it_says_what_to_name(tmp_path: Path, monkeypatch
 
 def test_it_reads_what_it_is_told(tmp_path: Path) -> None:
     archive(tmp_path / "t.tar", samples(3))
-    told = ImageReaderStage(file_paths=str(tmp_path), dali_batch_size=1)
-    assert len(rows(told)) == 3
+    text = ImageReaderStage(file_paths=str(tmp_path), dali_batch_size=1)
+    assert len(rows(text)) == 3
     listed = FilePartitioningStage(str(tmp_path), files_per_partition=1, file_extensions=[".tar"])
-    assert rows(listed, ImageReaderStage()) == rows(told)
+    assert rows(listed, ImageReaderStage()) == rows(text)
 
 
 def test_wrong_parameters() -> None:

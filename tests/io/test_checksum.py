@@ -55,11 +55,11 @@ def test_a_checksum_is_that_of_the_file_which_is_not_read_for_it(
 
 def as_before(path: Path, raw: bytes) -> None:
     """Change what is noted in a file of JSON into what earlier versions noted."""
-    told = path.read_text()
+    content = path.read_text()
     now = f'"checksum": "xxh128:{xxhash.xxh128_hexdigest(raw)}"'
-    assert now.replace(" ", "") in told.replace(" ", "")
+    assert now.replace(" ", "") in content.replace(" ", "")
     before = f'"sha256":"{hashlib.sha256(raw).hexdigest()}"'
-    path.write_text(told.replace(now, before).replace(now.replace(" ", ""), before))
+    path.write_text(content.replace(now, before).replace(now.replace(" ", ""), before))
 
 
 def test_a_manifest_of_an_earlier_version_is_checked(source: str, tmp_path: Path) -> None:

@@ -177,8 +177,8 @@ def test_why_names_the_joined_file_and_the_row_in_it(corpus: Path, tmp_path: Pat
     for path in (tmp_path / "out").iterdir():
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if number % 20 == 0:
-                [told] = why(str(run), json.loads(line)["id"])
-                assert (told.fate, told.outputs, told.line) == ("kept", [str(path)], number)
+                [found] = why(str(run), json.loads(line)["id"])
+                assert (found.fate, found.outputs, found.line) == ("kept", [str(path)], number)
 
 
 # -- kills ---------------------------------------------------------------------------------------------------

@@ -79,8 +79,8 @@ def test_rows_are_those_of_pyarrow(
             for way in (True, False)
         )
     for rows in (small, large):
-        told = pa.Table.from_pylist(rows, wanted.schema) if rows else wanted.schema.empty_table()
-        assert sorted(map(repr, told.to_pylist())) == sorted(map(repr, wanted.to_pylist()))
+        found = pa.Table.from_pylist(rows, wanted.schema) if rows else wanted.schema.empty_table()
+        assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, wanted.to_pylist()))
     assert [row["mine"] for row in small] == sorted(row["mine"] for row in small)
 
 

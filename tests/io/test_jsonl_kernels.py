@@ -322,9 +322,9 @@ def test_all_types_are_written_the_same() -> None:
     ],
 )
 def test_lines_that_would_be_written_just_so_are_known(block: bytes, form: int) -> None:
-    table, told = jsonl.parse_block_natively(block, 0)
+    table, found = jsonl.parse_block_natively(block, 0)
     assert table is not None
-    assert (told() if told else 0) == form
+    assert (found() if found else 0) == form
     check_reading(block)
 
 
@@ -340,9 +340,9 @@ def test_positions_are_those_of_the_lines() -> None:
 def test_lines_as_python_writes_them_need_only_be_tidied(texts: list[str | None], form: int) -> None:
     rows = [{"id": number, "text": text, 'q"é': "x", "meta": {"k": [text, {}]}} for number, text in enumerate(texts)]
     block = b"".join(line_of(row, form) + b"\n" for row in rows)
-    _, told = jsonl.parse_block_natively(block, 0)
-    assert told
-    assert told()
+    _, found = jsonl.parse_block_natively(block, 0)
+    assert found
+    assert found()
     check_reading(block)
 
 

@@ -147,9 +147,9 @@ def test_lines_as_python_writes_them_are_copied(tmp_path: Path, how: dict[str, A
     plain = [json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in rows[:30]]
     assert Path(path).read_text().splitlines() == plain
     if run:
-        told = {stage["name"]: stage for stage in json.loads((run / "report.json").read_text())["stages"]}
-        assert told["write_jsonl"]["spread"]["bytes"]["rows"] == 30
-        assert all(sample["row"]["id"] >= 30 for sample in told["ExactDeduplicationStage"]["samples"])
+        facts = {stage["name"]: stage for stage in json.loads((run / "report.json").read_text())["stages"]}
+        assert facts["write_jsonl"]["spread"]["bytes"]["rows"] == 30
+        assert all(sample["row"]["id"] >= 30 for sample in facts["ExactDeduplicationStage"]["samples"])
 
 
 def test_lines_are_copied_only_from_a_file_that_has_not_changed(tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ def write_safetensors(path: Path, tensors: dict[str, Any]) -> None:
         table[name] = {"dtype": "F32", "shape": list(np.shape(value)), "data_offsets": [at, at + len(blob)]}
         blobs.append(blob)
         at += len(blob)
-    told = json.dumps(table).encode()
-    path.write_bytes(struct.pack("<Q", len(told)) + told + b"".join(blobs))
+    encoded = json.dumps(table).encode()
+    path.write_bytes(struct.pack("<Q", len(encoded)) + encoded + b"".join(blobs))
 
 
 class _Weights(dict[str, Any]):

@@ -51,8 +51,8 @@ def test_weights_are_read_as_they_were_written(tmp_path: Path) -> None:
 def test_half_precision_becomes_single(tmp_path: Path, kind: str, stored: str | None) -> None:
     values = np.array([[1.0, -2.5], [0.0, 3.0]], np.float32)
     raw = values.astype(stored).tobytes() if stored else (values.view("<u4") >> 16).astype("<u2").tobytes()
-    told = json.dumps({"w": {"dtype": kind, "shape": [2, 2], "data_offsets": [0, 8]}}).encode()
-    (tmp_path / "a.safetensors").write_bytes(struct.pack("<Q", len(told)) + told + raw)
+    encoded = json.dumps({"w": {"dtype": kind, "shape": [2, 2], "data_offsets": [0, 8]}}).encode()
+    (tmp_path / "a.safetensors").write_bytes(struct.pack("<Q", len(encoded)) + encoded + raw)
     found = read_weights(tmp_path / "a.safetensors")["w"]
     assert found.dtype == np.float32
     np.testing.assert_array_equal(found, values)

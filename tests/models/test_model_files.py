@@ -48,10 +48,10 @@ class Answers(BaseHTTPRequestHandler):
         file = self.server.files / path.rpartition("/")[2]
         if path.startswith("/api/models/org/clip"):
             siblings = [{"rfilename": name} for name in names]
-            told: Any = {"id": "org/clip", "modelId": "org/clip", "sha": REVISION, "siblings": siblings}
+            found: Any = {"id": "org/clip", "modelId": "org/clip", "sha": REVISION, "siblings": siblings}
             if "/tree/" in path:
-                told = [{"type": "file", "path": name, "size": 1, "oid": "0" * 40} for name in names]
-            self._send(200, json.dumps(told).encode(), body, {"Content-Type": "application/json"})
+                found = [{"type": "file", "path": name, "size": 1, "oid": "0" * 40} for name in names]
+            self._send(200, json.dumps(found).encode(), body, {"Content-Type": "application/json"})
         elif path.startswith(f"/org/clip/resolve/{REVISION}/") and file.is_file():
             data = file.read_bytes()
             headers = {"ETag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Repo-Commit": REVISION}

@@ -186,8 +186,8 @@ def test_a_network_of_ones_own_comes_as_onnx(tmp_path: Path) -> None:
 
     names: Any = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "n"}, "y": {0: "n"}}}
     torch.onnx.export(Features().eval(), (torch.zeros(1, 3, 224, 224),), tmp_path / "model.onnx", dynamo=False, **names)
-    told = {"crop_size": 224, "do_rescale": False, "image_mean": [127] * 3, "image_std": [128] * 3}
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps({**told, "size": {"height": 224, "width": 224}}))
+    found = {"crop_size": 224, "do_rescale": False, "image_mean": [127] * 3, "image_std": [128] * 3}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({**found, "size": {"height": 224, "width": 224}}))
     images = pa.array([png(picture(seed, 224, 224)) for seed in range(3)], pa.large_binary())
     stages = [ImageEmbeddingStage(tmp_path)]
     [task] = Pipeline("test", stages=stages).run(

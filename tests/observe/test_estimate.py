@@ -71,34 +71,34 @@ def test_a_sample_tells_rows_and_disk_of_the_whole(
     corpus = made_of(kind)
     before = {path: path.stat().st_mtime_ns for path in corpus[1].iterdir()}
     made = pipeline(corpus, tmp_path / "out")
-    told = estimated(made)
+    estimated_run = estimated(made)
     assert not (tmp_path / "out").exists(), "nothing is written where the output will be"
     assert {path: path.stat().st_mtime_ns for path in corpus[1].iterdir()} == before
-    assert told.sampled_share < 0.9
+    assert estimated_run.sampled_share < 0.9
     result = made.run(LocalExecutor(num_workers=0))
     written = sum(Path(file).stat().st_size for file in result.files())
-    assert told.rows_in == pytest.approx(FILES * ROWS, rel=0.15)
-    assert told.rows_out == pytest.approx(result.summary().rows_out, rel=0.15)
-    assert told.output_bytes == pytest.approx(written, rel=0.3)
-    assert told.input_bytes == sum(path.stat().st_size for path in before)
-    assert told.temporary_bytes == 0
-    assert [stage.name for stage in told.stages] == [line.name for line in result.summary().stages]
-    assert told.memory_bytes > told.workers * told.worker_bytes > 0
-    assert 0 < told.seconds < told.cpu_seconds + 5
+    assert estimated_run.rows_in == pytest.approx(FILES * ROWS, rel=0.15)
+    assert estimated_run.rows_out == pytest.approx(result.summary().rows_out, rel=0.15)
+    assert estimated_run.output_bytes == pytest.approx(written, rel=0.3)
+    assert estimated_run.input_bytes == sum(path.stat().st_size for path in before)
+    assert estimated_run.temporary_bytes == 0
+    assert [stage.name for stage in estimated_run.stages] == [line.name for line in result.summary().stages]
+    assert estimated_run.memory_bytes > estimated_run.workers * estimated_run.worker_bytes > 0
+    assert 0 < estimated_run.seconds < estimated_run.cpu_seconds + 5
 
 
 def test_a_pipeline_with_exchanges_needs_room_for_what_passes_through_them(
     made_of: Callable[[str], tuple[str, Path]], tmp_path: Path
 ) -> None:
     made = pipeline(made_of("jsonl"), tmp_path / "out", ExactDeduplicationStage())
-    told = estimated(made, workers=0)
-    assert told.workers == 1
+    estimated_run = estimated(made, workers=0)
+    assert estimated_run.workers == 1
     result = made.run(LocalExecutor(num_workers=0), tmp_path / "run")
     kept = sum(path.stat().st_size for path in (tmp_path / "run" / "segments").rglob("*") if path.is_file())
-    assert told.rows_out == pytest.approx(result.summary().rows_out, rel=0.15)
-    assert told.temporary_bytes == pytest.approx(kept, rel=0.4)
-    assert [stage.name for stage in told.stages] == [line.name for line in result.summary().stages]
-    assert any("fewer duplicates" in note for note in told.notes)
+    assert estimated_run.rows_out == pytest.approx(result.summary().rows_out, rel=0.15)
+    assert estimated_run.temporary_bytes == pytest.approx(kept, rel=0.4)
+    assert [stage.name for stage in estimated_run.stages] == [line.name for line in result.summary().stages]
+    assert any("fewer duplicates" in note for note in estimated_run.notes)
 
 
 def test_an_input_of_unknown_size_is_refused() -> None:

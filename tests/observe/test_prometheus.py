@@ -164,8 +164,8 @@ def test_the_dashboard_asks_for_metrics_that_there_are(tmp_path: Path) -> None:
     assert sorted(done.stdout.split()) == sorted(str(path) for path in tmp_path.rglob("*") if path.is_file())
     board = json.loads((tmp_path / "grafana/dashboards/gristmill.json").read_text())
     asked = {target["expr"] for panel in board["panels"] for target in panel["targets"]}
-    told = set(re.findall(r"# TYPE (\w+) ", text_of(Progress([("a", StageStats())], [PoolProgress("a")]))))
-    assert {re.search(r"gristmill_\w+", query)[0] for query in asked} <= told  # type: ignore[index]
+    stage_stats = set(re.findall(r"# TYPE (\w+) ", text_of(Progress([("a", StageStats())], [PoolProgress("a")]))))
+    assert {re.search(r"gristmill_\w+", query)[0] for query in asked} <= stage_stats  # type: ignore[index]
     config = yaml.safe_load((tmp_path / "prometheus.yml").read_text())
     assert config["scrape_configs"][0]["static_configs"] == [{"targets": ["here:1"]}]
 
@@ -181,18 +181,18 @@ def test_the_dashboard_for_ray_asks_for_what_ray_exports(tmp_path: Path) -> None
 def test_on_a_cluster_ray_exports_them_too() -> None:
     port = free_port()
     with ray_cluster(num_cpus=2, ray_metrics_port=port):
-        told = ""
+        found = ""
         with MetricsEndpoint(0) as endpoint:
             stages = [Make(30, lambda _: time.sleep(0.5)), DropOne()]
             tasks = Pipeline("on ray", stages=stages).stream(RayActorPoolExecutor(), observer=endpoint)
             for _ in tasks:
                 with contextlib.suppress(OSError):  # its exporter may start late
-                    told = ask_anyhow(f"http://127.0.0.1:{port}/metrics")
-                if re.search(r'ray_gristmill_stage_rows_in_total\{.*stage="DropOne"', told):
+                    found = ask_anyhow(f"http://127.0.0.1:{port}/metrics")
+                if re.search(r'ray_gristmill_stage_rows_in_total\{.*stage="DropOne"', found):
                     break
             tasks.close()  # type: ignore[attr-defined]
     dropped = re.search(
-        r'ray_gristmill_stage_rows_dropped_total\{.*pipeline="on ray".*stage="DropOne".*\} ([\d.]+)', told
+        r'ray_gristmill_stage_rows_dropped_total\{.*pipeline="on ray".*stage="DropOne".*\} ([\d.]+)', found
     )
     assert dropped
     assert float(dropped[1]) >= 1
@@ -234,9 +234,9 @@ class Server:
     def query(self, expression: str) -> list[dict[str, Any]]:
         query = urllib.parse.urlencode({"query": expression})
         with urllib.request.urlopen(f"http://{self.address}/api/v1/query?{query}", timeout=10) as answer:
-            told = json.load(answer)
-        assert told["status"] == "success", told
-        found: list[dict[str, Any]] = told["data"]["result"]
+            facts = json.load(answer)
+        assert facts["status"] == "success", facts
+        found: list[dict[str, Any]] = facts["data"]["result"]
         return found
 
     def wait_for(self, expression: str) -> list[dict[str, Any]]:

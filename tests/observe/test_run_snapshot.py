@@ -188,8 +188,8 @@ def test_the_time_left_is_that_of_the_part_that_runs_now(tmp_path: Path) -> None
     first = len(plan.segments[0].stages)
 
     def at(seconds: float, stages: int, done: int, seen: int) -> Progress:
-        told = [(name, StageStats()) for name in names[:stages]]
-        return Progress(stages=told, sources_done=done, sources_seen=seen, listing_done=True, seconds=seconds)
+        stage_stats = [(name, StageStats()) for name in names[:stages]]
+        return Progress(stages=stage_stats, sources_done=done, sources_seen=seen, listing_done=True, seconds=seconds)
 
     early = [at(50, first, 9, 10), at(100, len(names), 10, 14)]
     assert look(*early, plan=plan).seconds_left is None
@@ -206,8 +206,8 @@ def plain(drawn: str) -> str:
 def test_stages_that_share_workers_are_one_line_where_there_is_no_room_for_each() -> None:
     stages = [Decode().with_(name=f"filter {number}") for number in range(30)]
     plan = Pipeline("long", stages=stages).plan([DocumentBatch(data=[{"text": "x"}])])
-    told = [(f"filter {n}", StageStats(rows_in=100 - n, rows_out=99 - n)) for n in range(30)]
-    seen = look(Progress(stages=told, pools=[PoolProgress("x", 2, 1)], seconds=1.0), plan=plan)
+    stage_stats = [(f"filter {n}", StageStats(rows_in=100 - n, rows_out=99 - n)) for n in range(30)]
+    seen = look(Progress(stages=stage_stats, pools=[PoolProgress("x", 2, 1)], seconds=1.0), plan=plan)
     lines = [plain(line) for line in render_panel(seen, ["total"], 100, most=10)]
     assert len(lines) == 3
     assert lines[1].split() == ["filter", "0", "and", "29", "more", "100", "70", "30", "100", "1/2", "0"]
@@ -216,8 +216,8 @@ def test_stages_that_share_workers_are_one_line_where_there_is_no_room_for_each(
 def test_what_has_no_room_at_all_is_counted() -> None:
     stages = [Embed().with_(name=f"pool {number}") for number in range(20)]
     plan = Pipeline("long", stages=stages).plan([DocumentBatch(data=[{"text": "x"}])])
-    told = [(f"pool {n}", StageStats(rows_in=9, rows_out=9)) for n in range(20)]
-    seen = look(Progress(stages=told, seconds=1.0), plan=plan)
+    stage_stats = [(f"pool {n}", StageStats(rows_in=9, rows_out=9)) for n in range(20)]
+    seen = look(Progress(stages=stage_stats, seconds=1.0), plan=plan)
     lines = [plain(line) for line in render_panel(seen, ["total"], 80, most=8)]
     assert len(lines) == 8
     assert lines[1].split() == ["…", "15", "earlier", "groups"]

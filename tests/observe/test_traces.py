@@ -38,7 +38,7 @@ class Collector(HTTPServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
 
-    def told(self) -> dict[str, dict[str, Any]]:
+    def spans_by_name(self) -> dict[str, dict[str, Any]]:
         """The attributes of each span, by its name."""
         return {
             span.name: {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in span.attributes}
@@ -94,14 +94,14 @@ def test_a_collector_gets_a_span_for_the_run_each_segment_and_each_stage(
     pipeline = Pipeline("traced", stages=[*stages, JsonlWriter(tmp_path / "out")])
     with Traces(collector.url) as traces:
         pipeline.run(LocalExecutor(0), observer=traces)
-    told, parents = collector.told(), collector.parents()
+    found, parents = collector.spans_by_name(), collector.parents()
     assert collector.services == {"gristmill"}
-    assert told["run traced"]["gristmill.rows_in"] == 100
+    assert found["run traced"]["gristmill.rows_in"] == 100
     assert parents["run traced"] == ""
     assert parents["segment 1"] == parents["segment 2"] == "run traced"
     assert parents["WordCountFilter"] == "segment 1"
-    assert parents["commit_jsonl"] == f"segment {told['commit_jsonl']['gristmill.segment']}" != "segment 1"
-    judged = told["WordCountFilter"]
+    assert parents["commit_jsonl"] == f"segment {found['commit_jsonl']['gristmill.segment']}" != "segment 1"
+    judged = found["WordCountFilter"]
     assert [judged[f"gristmill.rows_{what}"] for what in ("in", "out", "dropped")] == [100, 50, 50]
     assert len({span.trace_id for span in collector.spans}) == 1
     assert all(span.start_time_unix_nano <= span.end_time_unix_nano for span in collector.spans)
@@ -123,7 +123,7 @@ def test_the_command_sends_them_too(collector: Collector, corpus: Path, tmp_path
     more = ["--set", f"input={corpus}", "--set", f"output={tmp_path / 'out'}", "--workers", "0", "-q"]
     done = CliRunner().invoke(app, ["run", "quickstart", *more, "--traces", collector.url])
     assert done.exit_code == 0, done.output
-    assert "run quickstart" in collector.told()
+    assert "run quickstart" in collector.spans_by_name()
     refused = CliRunner().invoke(app, ["run", "quickstart", *more, "--traces", "localhost:4318"])
     assert (refused.exit_code, "such as http://localhost:4318" in refused.stderr) == (2, True)
 

@@ -87,12 +87,12 @@ class Setting:
             (place / "in" / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def main(told: str) -> None:
+def main(message: str) -> None:
     """One attempt, in a process of its own that may be killed."""
     import gristmill.core.records.run_directory as run_directory
 
     run_directory.FLUSH_SECONDS = 0.01
-    asked = json.loads(told)
+    asked = json.loads(message)
     place, setting = Path(asked.pop("place")), Setting(**asked)
     run(setting, place, LocalExecutor(setting.workers), 0.002)
 
@@ -107,9 +107,9 @@ def killed_run(setting: Setting, place: Path, after: int) -> None:
     ledger = place / "run" / "ledger"
     before = len(list(ledger.glob("*"))) if ledger.exists() else 0
     code = "import sys; from tests.promises.test_accounting import main; main(sys.argv[1])"
-    told = json.dumps({**asdict(setting), "place": str(place)})
+    encoded = json.dumps({**asdict(setting), "place": str(place)})
     paths = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "GRISTMILL_PROGRESS": "off"}
-    process = subprocess.Popen([sys.executable, "-c", code, told], env=os.environ | paths)
+    process = subprocess.Popen([sys.executable, "-c", code, encoded], env=os.environ | paths)
     while process.poll() is None and (len(list(ledger.glob("*"))) if ledger.exists() else 0) < before + after:
         time.sleep(0.002)
     process.kill()
@@ -174,8 +174,8 @@ def check(setting: Setting, place: Path, result: Any, metrics: Metrics, events: 
         len(aside),
     )
     check_card(dataset_card_of_run(str(place / "run")), kept, counts)
-    told = [(one["stage"], one["rows_in"], one["dropped"]) for one in events if one["event"] == "stage"]
-    assert told[-len(summary.stages) :] == [(line.name, line.rows_in, line.dropped) for line in summary.stages]
+    found = [(one["stage"], one["rows_in"], one["dropped"]) for one in events if one["event"] == "stage"]
+    assert found[-len(summary.stages) :] == [(line.name, line.rows_in, line.dropped) for line in summary.stages]
     totals = {one["name"]: one for one in json.loads((place / "run" / "metrics.json").read_text())["stages"]}
     for name in ("read_jsonl", "WordCountFilter"):
         assert totals[name]["rows_out"] == [line for line in summary.stages if line.name == name][-1].rows_out
@@ -284,7 +284,7 @@ def test_a_run_with_nothing_to_do_and_one_that_starts_anew_say_so(tmp_path: Path
     first, again = (CliRunner().invoke(app, with_directory) for _ in range(2))
     assert "nothing to do" not in first.stdout
     assert "nothing to do: 5 sources were done before" in again.stdout
-    counts = [re.findall(r"[0-9,]+ rows in, [0-9,]+ out", told.stdout) for told in (first, again)]
+    counts = [re.findall(r"[0-9,]+ rows in, [0-9,]+ out", found.stdout) for found in (first, again)]
     assert counts[0] == counts[1] != []
     assert "starts from the beginning" in CliRunner().invoke(app, command).stderr
 

@@ -108,10 +108,10 @@ def whole(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
     """What a run that nobody kills gives."""
     folder = tmp_path_factory.mktemp("whole")
     result = pipeline(corpus, folder / "out", folder).run(LocalExecutor(0), folder / "run", rejected=True)
-    return told(folder, result)
+    return message(folder, result)
 
 
-def told(folder: Path, result: Any) -> dict[str, Any]:
+def message(folder: Path, result: Any) -> dict[str, Any]:
     out = {path.name: path.read_bytes() for path in sorted((folder / "out").glob("*.jsonl"))}
     rejected = {Path(path).name: Path(path).read_bytes() for path in result.rejected()}
     clusters = {path.name: path.read_bytes() for path in sorted((folder / "run" / "clusters").iterdir())}
@@ -153,7 +153,7 @@ def test_a_run_that_is_killed_goes_on_in_its_segment(
 ) -> None:
     kill_in(segment, corpus, tmp_path, workers)
     result = pipeline(corpus, tmp_path / "out", tmp_path).run(LocalExecutor(then), tmp_path / "run", rejected=True)
-    assert told(tmp_path, result) == whole
+    assert message(tmp_path, result) == whole
     summary = result.summary(attempt=True)
     if segment > 1:
         assert summary["read_jsonl"].rows_out == 0
@@ -167,7 +167,7 @@ def test_a_run_that_is_killed_goes_on_in_its_segment(
         assert summary["SlowDedup"].rows_in == 0
     again = pipeline(corpus, tmp_path / "out", tmp_path).run(LocalExecutor(0), tmp_path / "run", rejected=True)
     assert sum(line.rows_in + line.rows_out for line in again.summary(attempt=True).stages) == 0
-    assert told(tmp_path, again) == whole
+    assert message(tmp_path, again) == whole
 
 
 def test_what_is_left_is_told_segment_by_segment(corpus: Path, tmp_path: Path) -> None:

@@ -117,11 +117,11 @@ def test_a_shard_that_was_killed_is_found_and_repeated(place: Path) -> None:
     job.send_signal(signal.SIGKILL)
     assert job.wait(10) == -signal.SIGKILL
     pipeline(place).run(HERE, run_dir=place / "run", shard="1/3")
-    code, told = shards_command(place)
+    code, found = shards_command(place)
     assert code == 1
-    assert "1 of 3 shards are done" in told
-    assert "2/3  begun, not done" in told
-    assert "3/3  not begun" in told
+    assert "1 of 3 shards are done" in found
+    assert "2/3  begun, not done" in found
+    assert "3/3  not begun" in found
     assert shards_command(place, "-q") == (1, "2,3\n")
     _, problems = check_manifest(OutputDirectory(str(place / "out")))
     assert "shard 2 of 3 is not done" in problems
@@ -181,9 +181,9 @@ def test_columns_that_differ_between_shards_are_said(place: Path) -> None:
     (place / "in" / "1.jsonl").write_text('{"text": "one two three", "id": "5", "more": 1}\n')
     for number in (1, 2, 3):
         pipeline(place).run(HERE, run_dir=place / "run", shard=f"{number}/3")
-    code, told = shards_command(place)
+    code, found = shards_command(place)
     assert code == 1
-    assert "other columns or types" in told
+    assert "other columns or types" in found
 
 
 def test_all_outputs_of_a_route_are_shared(place: Path) -> None:

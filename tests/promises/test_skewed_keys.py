@@ -47,7 +47,7 @@ def test_a_group_larger_than_memory_is_a_stream(tmp_path: Path) -> None:
     env = os.environ | {"PYTHONPATH": f"{root}/src:{root}", "GRISTMILL_PROGRESS": "off", "TMPDIR": str(tmp_path)}
     ran = subprocess.run([sys.executable, "-c", SCRIPT], env=env, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
-    told = json.loads(ran.stdout)
-    assert (told["groups"], told["hot"]) == (20_001, 20_000)
-    assert told["peak"] < 16 * 2**20
+    output = json.loads(ran.stdout)
+    assert (output["groups"], output["hot"]) == (20_001, 20_000)
+    assert output["peak"] < 16 * 2**20
     assert list(tmp_path.iterdir()) == []

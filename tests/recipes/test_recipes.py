@@ -290,11 +290,11 @@ def test_a_recipe_that_is_not_there(tmp_path: Path) -> None:
 def test_a_name_is_found_as_in_the_catalogue_without_loading_the_others() -> None:
     assert {name: known(name) for name in catalogue()} == dict(catalogue())
     assert known("DocumentFilter") is known("Pipeline") is known("no such thing") is None
-    told = "import sys; from gristmill.recipes import load_recipe; "
-    told += "load_recipe('heuristic-english', {'input': 'in', 'output': 'out'}).build(); "
-    told += "unused = ('dedup.fuzzy', 'image.read', 'download.arxiv.latex'); "
-    told += "sys.exit(any(f'gristmill.{one}' in sys.modules for one in unused))"
-    subprocess.run([sys.executable, "-W", "ignore", "-c", told], check=True)
+    found = "import sys; from gristmill.recipes import load_recipe; "
+    found += "load_recipe('heuristic-english', {'input': 'in', 'output': 'out'}).build(); "
+    found += "unused = ('dedup.fuzzy', 'image.read', 'download.arxiv.latex'); "
+    found += "sys.exit(any(f'gristmill.{one}' in sys.modules for one in unused))"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", found], check=True)
 
 
 def test_the_catalogue_is_what_the_packages_list() -> None:

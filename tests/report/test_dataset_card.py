@@ -32,9 +32,9 @@ def test_a_card_tells_what_was_done(run: Path, tmp_path: Path) -> None:
     assert written.exit_code == 0, written.output
     text = (tmp_path / "README.md").read_text()
     _, front, body = text.split("---\n", 2)
-    told = yaml.safe_load(front)
-    assert told["pretty_name"] == "a <b>card</b> | : of\nmine"
-    assert (set(told["language"]), told["size_categories"]) == ({"de", "en"}, ["n<1K"])
+    facts = yaml.safe_load(front)
+    assert facts["pretty_name"] == "a <b>card</b> | : of\nmine"
+    assert (set(facts["language"]), facts["size_categories"]) == ({"de", "en"}, ["n<1K"])
     assert "20 of 30 documents (66.7%)" in body
     assert r"| WordCountFilter | min\_words=10, max\_words=100000 | 30 | 10 | 33.33% |" in body
     assert "<b>" not in body.partition("## How it was made")[0]

@@ -301,8 +301,8 @@ def test_rows_without_a_language_are_counted_and_those_set_aside_are_not_kept(tm
     steps = [JsonlReader(tmp_path / "in.jsonl"), ScoreFilter(WordCountFilter(min_words=1)), ScoreFilter(Picky())]
     pipeline = Pipeline("few", stages=[*steps, JsonlWriter(tmp_path / "out")])
     pipeline.run(HERE, tmp_path / "run", scores=True, max_errors=None)
-    told = whatif(str(tmp_path / "run"), {"WordCountFilter.min_words": 30})
-    assert told.groups["source"] == {"web": (1, 1), "(none)": (1, 0)}
+    answer = whatif(str(tmp_path / "run"), {"WordCountFilter.min_words": 30})
+    assert answer.groups["source"] == {"web": (1, 1), "(none)": (1, 0)}
     found = json.loads((tmp_path / "run" / "report.json").read_bytes())["sources"]
     assert (found["before"], found["after"]) == ({"web": 2, "(none)": 1}, {"web": 1, "(none)": 1})
 

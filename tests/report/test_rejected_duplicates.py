@@ -85,10 +85,10 @@ def test_rejected_duplicates_have_a_score_and_a_partner(alike: Path, tmp_path: P
     result = pipeline(alike, tmp_path / "out", stages).run(HERE, run_dir=tmp_path / "run", rejected=True)
     rejected = {row["id"]: row for path in result.rejected() for row in pq.read_table(path).to_pylist()}
     near, same = rejected["d1"], rejected["d2"]
-    told = [f"rejected_{name}" for name in ("by", "filter", "score", "threshold")]
-    assert [same[name] for name in told] == ["ExactDeduplicationStage", "similarity", 1.0, "threshold=1"]
-    assert [near[name] for name in told[:2]] == ["FuzzyDeduplicationStage", "similarity"]
-    assert [near[name] for name in told[2:]] == [pytest.approx(56 / 57), "threshold=0.75"]
+    outcome = [f"rejected_{name}" for name in ("by", "filter", "score", "threshold")]
+    assert [same[name] for name in outcome] == ["ExactDeduplicationStage", "similarity", 1.0, "threshold=1"]
+    assert [near[name] for name in outcome[:2]] == ["FuzzyDeduplicationStage", "similarity"]
+    assert [near[name] for name in outcome[2:]] == [pytest.approx(56 / 57), "threshold=0.75"]
     found = [near[f"rejected_{name}"] for name in ("id", "cluster", "partner", "similarity")]
     assert found == ["d1", "d0", "d0", pytest.approx(56 / 57)]
     assert list(near)[:3] == ["id", "text", "rejected_id"]
@@ -145,8 +145,8 @@ def test_columns_may_have_other_types_in_other_files(tmp_path: Path, column: str
         (folder / f"{name}.jsonl").write_text(f"{json.dumps(row)}\n" * 2)
     made = pipeline(folder, tmp_path / "out", [ExactDeduplicationStage()])
     made.run(HERE, run_dir=run, rejected=True, scores=True)
-    told = json.loads((run / "report.json").read_text())["duplicates"]
-    assert [member["text"] for member in told["examples"][0]["members"]] == ["the same"] * 3
+    facts = json.loads((run / "report.json").read_text())["duplicates"]
+    assert [member["text"] for member in facts["examples"][0]["members"]] == ["the same"] * 3
     [story] = why(str(run), "b.jsonl:0")
     survivor = row_id("a.jsonl", 0)
     assert story.reason == f"equal to {survivor}"
@@ -184,8 +184,8 @@ def test_a_limit_is_told_in_one_way(tmp_path: Path, stage: Any, threshold: str, 
     [story] = why(str(run), row["rejected_id"])
     assert row["rejected_threshold"] == story.scores[0].threshold == threshold
     assert story.reason.endswith(ending)
-    told = json.loads((run / "report.json").read_text())["stages"]
-    assert [one["limits"] for one in told if one["dropped"]] == [{"similarity": [limit]}]
+    facts = json.loads((run / "report.json").read_text())["stages"]
+    assert [one["limits"] for one in facts if one["dropped"]] == [{"similarity": [limit]}]
 
 
 def test_what_if_takes_from_the_run_what_is_like_another(alike: Path, tmp_path: Path) -> None:

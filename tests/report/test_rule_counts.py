@@ -70,10 +70,10 @@ def run(place: Path, stages: Sequence[Any], name: str = "run", executor: Any = H
     writer = JsonlWriter(place / f"out-{name}", mode="overwrite")
     pipeline = Pipeline("rules", stages=[JsonlReader(place / "in"), *stages, writer])
     pipeline.run(executor, place / name, **more)
-    return told(place, name)
+    return message(place, name)
 
 
-def told(place: Path, name: str = "run") -> list[Any]:
+def message(place: Path, name: str = "run") -> list[Any]:
     return [stage for stage in json.loads((place / name / "report.json").read_text())["stages"] if stage.get("rules")]
 
 
@@ -178,7 +178,7 @@ def test_the_page_has_a_bar_for_each_rule(place: Path) -> None:
     (stage,) = run(place, [ScoreFilter(tools)])
     page = (place / "run" / "report.html").read_text()
     card = next(part for part in page.split("<h3>") if part.startswith("WordCountFilter, GopherQualityFilter"))
-    bars = re.findall(r"<span class=name>(.*?) <small>(.*?)</small></span>.*?<span class=told>(.*?)</span>", card)
+    bars = re.findall(r"<span class=name>(.*?) <small>(.*?)</small></span>.*?<span class=row-text>(.*?)</span>", card)
     assert ("words", "at least 60, at most 100,000 (min_doc_words, max_doc_words)") in [bar[:2] for bar in bars]
     assert ("WordCountFilter", "min_words=20, max_words=100000") in [bar[:2] for bar in bars]
     assert "bullets" not in [bar[0] for bar in bars]

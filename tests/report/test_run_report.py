@@ -62,17 +62,17 @@ class Page(HTMLParser):
 
 def test_it_tells_what_the_run_counted(data, tmp_path):
     result = pipeline(data, tmp_path / "out").run(LocalExecutor(2), tmp_path / "run", max_errors=None)
-    told, summary = facts(tmp_path / "run"), result.summary()
-    assert (told["rows_in"], told["rows_out"], told["quarantined"]) == (summary.rows_in, summary.rows_out, 3)
-    assert [stage["name"] for stage in told["stages"]] == [line.name for line in summary.stages]
-    judged = next(stage for stage in told["stages"] if stage["name"] == "WordCountFilter")
+    found, summary = facts(tmp_path / "run"), result.summary()
+    assert (found["rows_in"], found["rows_out"], found["quarantined"]) == (summary.rows_in, summary.rows_out, 3)
+    assert [stage["name"] for stage in found["stages"]] == [line.name for line in summary.stages]
+    judged = next(stage for stage in found["stages"] if stage["name"] == "WordCountFilter")
     assert judged["dropped"] == summary["WordCountFilter"].dropped > 0
     assert sum(judged["spread"]["WordCountFilter"]["counts"]) == 300
     assert judged["limits"]["WordCountFilter"] == [5.0, 100000.0]
     assert all(len(sample["row"]["text"].split()) < 5 for sample in judged["samples"])
-    assert told["files"] == 3
-    assert told["outcome"] == "finished"
-    assert len(told["quarantine"]) == 3
+    assert found["files"] == 3
+    assert found["outcome"] == "finished"
+    assert len(found["quarantine"]) == 3
 
 
 def test_it_is_the_same_whoever_ran_what(data, tmp_path):
@@ -115,13 +115,18 @@ def test_a_run_that_had_nothing_left_to_do_says_what_was_done_before(data, tmp_p
     for _ in range(2):
         stages = [JsonlReader(data), ScoreFilter(WordCountFilter(min_words=5)), JsonlWriter(tmp_path / "out")]
         Pipeline("twice", stages=stages).run(LocalExecutor(0), tmp_path / "run", max_errors=None)
-    told = facts(tmp_path / "run")
-    assert (told["done_before"], told["attempts"], told["rows_in"], told["files"]) == (3, 1, 303, 3)
+    shown = facts(tmp_path / "run")
+    assert (shown["done_before"], shown["attempts"], shown["rows_in"], shown["files"]) == (
+        3,
+        1,
+        303,
+        3,
+    )
     for name in (tmp_path / "run" / "counts").iterdir():
         name.unlink()
     Pipeline("twice", stages=stages).run(LocalExecutor(0), tmp_path / "run", max_errors=None)
-    told = facts(tmp_path / "run")
-    assert (told["done_before"], told["not_counted"], told["rows_in"]) == (3, 3, 0)
+    shown = facts(tmp_path / "run")
+    assert (shown["done_before"], shown["not_counted"], shown["rows_in"]) == (3, 3, 0)
     page = (tmp_path / "run" / "report.html").read_text()
     assert "3 sources were finished by an earlier attempt; their rows are not counted" in page
 
@@ -155,15 +160,15 @@ def test_a_run_that_was_stopped_and_goes_on_tells_of_all_attempts(data, tmp_path
     before = facts(tmp_path / "run")
     stone.unlink()
     made.run(LocalExecutor(0), tmp_path / "run")
-    told = facts(tmp_path / "run")
-    assert (told["attempts"], told["done_before"], told["not_counted"]) == (2, 2, 0)
-    assert told["rows_in"] == 301
-    assert before["rows_in"] - before["unfinished_rows"] + 101 == told["rows_in"]
+    shown = facts(tmp_path / "run")
+    assert (shown["attempts"], shown["done_before"], shown["not_counted"]) == (2, 2, 0)
+    assert shown["rows_in"] == 301
+    assert before["rows_in"] - before["unfinished_rows"] + 101 == shown["rows_in"]
     assert before["unfinished_rows"] > 0
-    judged = next(stage for stage in told["stages"] if stage["name"] == "Stumbles")
+    judged = next(stage for stage in shown["stages"] if stage["name"] == "Stumbles")
     assert judged["rows_in"] >= judged["spread"]["Stumbles"]["rows"] > 201
     written = b"".join(path.read_bytes() for path in (tmp_path / "out").glob("*.jsonl"))
-    assert told["rows_out"] == written.count(b"\n")
+    assert shown["rows_out"] == written.count(b"\n")
     assert "2 attempts, counted together" in (tmp_path / "run" / "report.html").read_text()
 
 
@@ -185,23 +190,23 @@ def test_it_shows_duplicates_sources_seeds_and_what_was_predicted(data, tmp_path
     (run / "estimate.json").write_text(json.dumps({"seconds": 3.5, "rows_out": 100, "notes": []}))
     stages = [JsonlReader(data), ExactDeduplicationStage(), Sample(0.9, seed=11), JsonlWriter(tmp_path / "out")]
     Pipeline("alike", stages=stages).run(LocalExecutor(0), run, max_errors=None)
-    told, shown = facts(run), (run / "report.html").read_text()
-    [table] = told["duplicates"]["tables"]
+    found, shown = facts(run), (run / "report.html").read_text()
+    [table] = found["duplicates"]["tables"]
     assert (table["stage"], table["clusters"], table["rows"]) == ("ExactDeduplicationStage", 9, 300)
     assert sum(int(size) * count for size, count in table["sizes"].items()) == 300
-    largest = told["duplicates"]["examples"][0]
+    largest = found["duplicates"]["examples"][0]
     assert largest["size"] == max(map(int, table["sizes"]))
     assert [member["kept"] for member in largest["members"]] == [True, False, False]
     assert largest["members"][1]["text"] == largest["members"][0]["text"]
     assert "&lt;script&gt;" in shown
-    assert told["seeds"] == [{"stage": "Sample", "parameter": "seed", "seed": 11}]
-    assert [line["what"] for line in told["predicted"]] == ["seconds", "rows_out"]
+    assert found["seeds"] == [{"stage": "Sample", "parameter": "seed", "seed": 11}]
+    assert [line["what"] for line in found["predicted"]] == ["seconds", "rows_out"]
     assert "Predicted and actual" in shown
-    assert told["sources"]["by"] == "file"
-    assert list(told["sources"]["before"].values()) == [101, 101, 101]
-    assert sum(told["sources"]["after"].values()) == told["rows_out"]
-    assert told["memory"]["driver"] > 1
-    assert [stage["name"] for stage in told["stages"]].count("ExactDeduplicationStage") == 1
+    assert found["sources"]["by"] == "file"
+    assert list(found["sources"]["before"].values()) == [101, 101, 101]
+    assert sum(found["sources"]["after"].values()) == found["rows_out"]
+    assert found["memory"]["driver"] > 1
+    assert [stage["name"] for stage in found["stages"]].count("ExactDeduplicationStage") == 1
 
 
 def test_stages_of_one_name_have_their_own_scores(data, tmp_path):
@@ -217,8 +222,8 @@ AXE = """
 for (const one of document.querySelectorAll("details")) one.open = true;
 axe.run().then(found => {
   document.documentElement.innerHTML = "<body><pre id=found></pre></body>";
-  const told = found.violations.map(one => ({id: one.id, impact: one.impact, where: one.nodes[0].html.slice(0, 300)}));
-  document.getElementById("found").textContent = JSON.stringify(told);
+  const faults = found.violations.map(({id, impact, nodes}) => ({id, impact, where: nodes[0].html.slice(0, 300)}));
+  document.getElementById("found").textContent = JSON.stringify(faults);
 });
 """
 
@@ -244,9 +249,9 @@ def test_axe_finds_nothing_serious(data, tmp_path, options):
     copy.write_text(page.replace("</body>", f"<script>{axe}</script><script>{AXE}</script></body>"))
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000", "--dump-dom", *options]
     done = subprocess.run([browser, *flags, copy.as_uri()], capture_output=True, text=True, timeout=120, check=True)
-    told = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
-    assert told, done.stdout[-500:]
-    assert [one for one in json.loads(unescape(told[1])) if one["impact"] in ("serious", "critical")] == []
+    output = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert output, done.stdout[-500:]
+    assert [one for one in json.loads(unescape(output[1])) if one["impact"] in ("serious", "critical")] == []
 
 
 def test_nobody_gets_a_report_that_was_not_asked_for(data, tmp_path):
@@ -315,14 +320,14 @@ def deduplicated(tmp_path, folder, *stages, **options):
 def test_clusters_that_lie_in_several_files_are_counted_once(tmp_path, monkeypatch, sort_bytes):
     monkeypatch.setattr("gristmill.report.run_report.duplicate_clusters.DEFAULT_SORT_BYTES", sort_bytes)
     stage = FuzzyDeduplicationStage(word_ngrams=5, threshold=0.7, memory_gb=1e-5, num_partitions=3)
-    told, _ = deduplicated(tmp_path, near_duplicates(tmp_path), stage)
+    found, _ = deduplicated(tmp_path, near_duplicates(tmp_path), stage)
     files = list((tmp_path / "run" / "clusters").iterdir())
     tables = [pq.read_table(file)["cluster"].to_pylist() for file in files]
     assert sum(len(set(names)) for names in tables) > len({name for names in tables for name in names})
-    [table] = told["tables"]
+    [table] = found["tables"]
     assert (table["clusters"], table["rows"], table["kept"], table["sizes"]) == (5, 30, 5, {"6": 5})
-    assert [one["size"] for one in told["examples"]] == [6] * 5
-    assert all([member["kept"] for member in one["members"]] == [True, False, False] for one in told["examples"])
+    assert [one["size"] for one in found["examples"]] == [6] * 5
+    assert all([member["kept"] for member in one["members"]] == [True, False, False] for one in found["examples"])
     assert not list((tmp_path / "run").rglob("gristmill-sort-*"))
 
 
@@ -330,31 +335,31 @@ def test_clusters_of_several_stages_are_counted_apart(tmp_path):
     folder = near_duplicates(tmp_path)
     (folder / "2.jsonl").write_text((folder / "0.jsonl").read_text())
     stages = [ExactDeduplicationStage(), FuzzyDeduplicationStage(word_ngrams=5, threshold=0.7)]
-    told, shown = deduplicated(tmp_path, folder, *stages)
-    assert [(table["stage"], table["rows"], table["sizes"]) for table in told["tables"]] == [
+    found, shown = deduplicated(tmp_path, folder, *stages)
+    assert [(table["stage"], table["rows"], table["sizes"]) for table in found["tables"]] == [
         ("ExactDeduplicationStage", 30, {"2": 15}),
         ("FuzzyDeduplicationStage", 30, {"6": 5}),
     ]
     for text in ("Exact", 30, 15), ("Fuzzy", 30, 5):
         assert "{}DeduplicationStage: {} rows are in {} clusters; one of each was kept.".format(*text) in shown
     assert "ExactDeduplicationStage: 30 documents were in 15 clusters" in dataset_card(facts(tmp_path / "run"))
-    of_stages = [one["stage"] for one in told["examples"]]
+    of_stages = [one["stage"] for one in found["examples"]]
     assert of_stages == ["FuzzyDeduplicationStage"] * 3 + ["ExactDeduplicationStage"] * 3
     assert "__verdict__" not in shown
-    assert [one["size"] for one in told["examples"]] == [6, 6, 6, 2, 2, 2]
-    assert all(member["text"].startswith("w") for one in told["examples"] for member in one["members"])
+    assert [one["size"] for one in found["examples"]] == [6, 6, 6, 2, 2, 2]
+    assert all(member["text"].startswith("w") for one in found["examples"] for member in one["members"])
 
 
 @pytest.mark.parametrize("options", [{}, {"rejected": True}])
 @pytest.mark.parametrize("id_field", [None, "id"])
 def test_examples_of_duplicates_show_what_was_compared(tmp_path, id_field, options):
     stage = FuzzyDeduplicationStage("content", word_ngrams=5, threshold=0.7, id_field=id_field)
-    told, shown = deduplicated(tmp_path, near_duplicates(tmp_path, "content"), stage, **options)
-    for one in told["examples"]:
+    found, shown = deduplicated(tmp_path, near_duplicates(tmp_path, "content"), stage, **options)
+    for one in found["examples"]:
         texts = [member["text"] for member in one["members"]]
         assert len({text.rpartition(" ")[0] for text in texts}) == 1
         assert len(set(texts)) == 3
-    assert told["note"] == ""
+    assert found["note"] == ""
     assert "w0x0 w0x1" in shown
     similar = [stage for stage in facts(tmp_path / "run")["stages"] if stage["name"] == "FuzzyDeduplicationStage"]
     assert similar[0]["spread"]["similarity"]["rows"] == similar[0]["dropped"] == 25
@@ -365,8 +370,8 @@ def test_examples_of_duplicates_show_all_columns_that_were_compared(tmp_path):
     lines = [{"id": f"a:{row}", "title": "The mill", "year": 1900, "text": str(row)} for row in range(3)]
     (tmp_path / "in.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     stage = ExactDeduplicationStage(columns=["title", "year"], id_field="id")
-    told, _ = deduplicated(tmp_path, tmp_path / "in.jsonl", stage)
-    members = told["examples"][0]["members"]
+    found, _ = deduplicated(tmp_path, tmp_path / "in.jsonl", stage)
+    members = found["examples"][0]["members"]
     assert [(member["id"], member["text"]) for member in members] == [
         (f"a:{row}", "title: The mill\nyear: 1900") for row in range(3)
     ]
@@ -376,11 +381,11 @@ def test_a_duplicate_that_is_not_found_has_its_id_and_a_remark(tmp_path, monkeyp
     monkeypatch.setattr("gristmill.report.run_report.cluster_row_texts.SEARCHED_INPUT_BYTES", 0)
     monkeypatch.setattr("gristmill.report.run_report.cluster_row_texts.DEFAULT_BLOCK_BYTES", 256)
     stage = FuzzyDeduplicationStage(word_ngrams=5, threshold=0.7, id_field="id")
-    told, shown = deduplicated(tmp_path, near_duplicates(tmp_path), stage)
-    texts = {member["id"]: member["text"] for one in told["examples"] for member in one["members"]}
+    found, shown = deduplicated(tmp_path, near_duplicates(tmp_path), stage)
+    texts = {member["id"]: member["text"] for one in found["examples"] for member in one["members"]}
     assert texts["d00"] is not None
     assert texts["d41"] is None
-    assert "rejected=True" in told["note"]
+    assert "rejected=True" in found["note"]
     assert "d41 · dropped" in shown
 
 
@@ -389,11 +394,11 @@ def test_ids_are_looked_for_among_rejected_rows_and_in_no_input_that_is_far(tmp_
     for path in near_duplicates(tmp_path).iterdir():
         far.pipe(f"/far-alike/{path.name}", path.read_bytes())
     stage = FuzzyDeduplicationStage(word_ngrams=5, threshold=0.7, id_field="id")
-    told, _ = deduplicated(tmp_path, "memory://far-alike", stage, rejected=True)
-    members = [member for one in told["examples"] for member in one["members"]]
+    found, _ = deduplicated(tmp_path, "memory://far-alike", stage, rejected=True)
+    members = [member for one in found["examples"] for member in one["members"]]
     assert {member["kept"] for member in members} == {True, False}
     assert all((member["text"] is None) == member["kept"] for member in members)
-    assert "nor in the first 8 MB of a local input" in told["note"]
+    assert "nor in the first 8 MB of a local input" in found["note"]
 
 
 def test_clusters_of_which_an_index_has_a_row_keep_none(tmp_path):
@@ -404,8 +409,8 @@ def test_clusters_of_which_an_index_has_a_row_keep_none(tmp_path):
     ):
         stages = [JsonlReader(folder), stage, JsonlWriter(tmp_path / f"{name}-out")]
         Pipeline(name, stages=stages).run(LocalExecutor(0), tmp_path / name)
-    told, shown = facts(tmp_path / "second")["duplicates"], (tmp_path / "second" / "report.html").read_text()
-    [table] = told["tables"]
+    found, shown = facts(tmp_path / "second")["duplicates"], (tmp_path / "second" / "report.html").read_text()
+    [table] = found["tables"]
     assert (table["clusters"], table["rows"], table["kept"]) == (5, 30, 0)
     assert "none was kept: the index already has similar rows" in shown
 

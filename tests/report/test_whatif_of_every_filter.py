@@ -200,8 +200,8 @@ def other_values(kind: type, parameter: inspect.Parameter, arguments: dict[str, 
     if isinstance(own, list | tuple | frozenset):
         wanted = list
     elif own is None:
-        told = str(parameter.annotation)
-        wanted = list if "Sequence" in told else (int, float) if "int" in told or "float" in told else str
+        text = str(parameter.annotation)
+        wanted = list if "Sequence" in text else (int, float) if "int" in text or "float" in text else str
     found = []
     for value in VALUES:
         alike = value is None or (isinstance(value, wanted) and (type(value) is bool) == (wanted is bool))
@@ -226,28 +226,28 @@ def answers(name: str, place: Path) -> dict[str, list[tuple[Any, int | None, int
     for parameter in inspect.signature(FILTERS[name]).parameters.values():
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             continue
-        told = found.setdefault(parameter.name, [])
+        result = found.setdefault(parameter.name, [])
         for value in other_values(FILTERS[name], parameter, arguments):
             try:
                 truth = kept_by(name, {**arguments, parameter.name: value}, place)
             except (GristmillError, TypeError, IndexError, ArithmeticError, OSError):  # it needs what is not here
                 continue
             answer = whatif(records, {f"{name}.{parameter.name}": value}, 0)
-            if len(told) == MOST_VALUES:
+            if len(result) == MOST_VALUES:
                 break
-            told.append((value, answer.after.rows if answer.exact else None, truth))
+            result.append((value, answer.after.rows if answer.exact else None, truth))
     return found
 
 
 @pytest.mark.parametrize("name", sorted(FILTERS.keys() - NEED_FILES))
 def test_whatif_is_what_a_run_keeps_or_says_that_it_is_not_known(name: str, tmp_path: Path) -> None:
     found = answers(name, tmp_path)
-    for parameter, told in found.items():
-        for value, answer, truth in told:
+    for parameter, result in found.items():
+        for value, answer, truth in result:
             assert answer in (None, truth), f"{name}.{parameter}={value!r}"
-    unknown = [parameter for parameter, told in found.items() if any(answer is None for _, answer, _ in told)]
+    unknown = [parameter for parameter, result in found.items() if any(answer is None for _, answer, _ in result)]
     assert sorted(unknown) == sorted(NOT_KNOWN.get(name, []))
-    assert [parameter for parameter, told in found.items() if not told] == NO_OTHER_VALUE.get(name, [])
+    assert [parameter for parameter, result in found.items() if not result] == NO_OTHER_VALUE.get(name, [])
 
 
 def test_filters_that_need_files_are_those_that_cannot_be_made_without() -> None:

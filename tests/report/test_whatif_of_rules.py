@@ -209,10 +209,10 @@ def test_why_names_the_rule_its_number_and_its_limit(place: Path, kind: str) -> 
 def test_each_rule_of_a_changed_stage_is_counted(place: Path) -> None:
     first = [ScoreFilter([WordCountFilter(10), GopherQualityFilter(min_doc_words=40)])]
     then = [ScoreFilter([WordCountFilter(10), GopherQualityFilter(min_doc_words=90)])]
-    told = asked(place, first, "GopherQualityFilter.min_doc_words", 90)
+    answer = asked(place, first, "GopherQualityFilter.min_doc_words", 90)
     pipeline = Pipeline("two", stages=[JsonlReader(place / "in.jsonl"), *then])
     pipeline.run(HERE, place / "again")
-    (stage,) = told.stages
+    (stage,) = answer.stages
     counts = [
         {
             f"{stage}/GopherQualityFilter/{one['rule']}": one["dropped"]
@@ -222,8 +222,8 @@ def test_each_rule_of_a_changed_stage_is_counted(place: Path) -> None:
         }
         for run in (place / "run", place / "again")
     ]
-    assert told.rules == {name: (counts[0][name], counts[1][name]) for name in counts[0]}
-    assert told.rules[f"{stage}/GopherQualityFilter/words"][0] < told.rules[f"{stage}/GopherQualityFilter/words"][1]
+    assert answer.rules == {name: (counts[0][name], counts[1][name]) for name in counts[0]}
+    assert answer.rules[f"{stage}/GopherQualityFilter/words"][0] < answer.rules[f"{stage}/GopherQualityFilter/words"][1]
 
 
 @pytest.mark.parametrize(
@@ -283,12 +283,12 @@ def test_rules_are_judged_by_recorded_numbers_without_measuring_again(place: Pat
 
 
 def test_rows_that_change_are_shown_with_the_number_that_decides(place: Path) -> None:
-    told = asked(place, [ScoreFilter(GopherQualityFilter())], "GopherQualityFilter.min_doc_words", 120)
-    assert told.lost
-    assert all(50 <= row["scores"].pop("GopherQualityFilter/words") < 120 for row in told.lost)
-    assert not any(row["scores"] for row in told.lost)
-    told = asked(place, [ScoreFilter(WordCountFilter(10))], "WordCountFilter.min_words", 60)
-    assert {*told.lost[0]["scores"]} == {"WordCountFilter"}
+    answer = asked(place, [ScoreFilter(GopherQualityFilter())], "GopherQualityFilter.min_doc_words", 120)
+    assert answer.lost
+    assert all(50 <= row["scores"].pop("GopherQualityFilter/words") < 120 for row in answer.lost)
+    assert not any(row["scores"] for row in answer.lost)
+    answer = asked(place, [ScoreFilter(WordCountFilter(10))], "WordCountFilter.min_words", 60)
+    assert {*answer.lost[0]["scores"]} == {"WordCountFilter"}
 
 
 def test_rules_of_other_stages_and_inverted_ones_are_not_counted(place: Path) -> None:

@@ -104,8 +104,8 @@ def test_a_warning_does_not_hide_one_of_another_kind(tmp_path: Path) -> None:
     ]
     with pytest.warns(RuntimeWarning) as caught:
         Pipeline("p", stages=stages).run(LocalExecutor(0))
-    told = [str(one.message) for one in caught]
-    assert len(told) == 2
-    assert "made for English" in told[0]
-    assert "'ExactDeduplicationStage'" in told[1]
-    assert "'text'" in told[1]
+    messages = [str(one.message) for one in caught]
+    assert len(messages) == 2
+    assert "made for English" in messages[0]
+    assert "'ExactDeduplicationStage'" in messages[1]
+    assert "'text'" in messages[1]

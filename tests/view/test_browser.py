@@ -48,10 +48,10 @@ def page(browser, request):
     opened = context.new_page()
     complaints = []
     opened.on("pageerror", lambda error: complaints.append(str(error)))
-    opened.on("console", lambda told: complaints.append(told.text) if told.type == "error" else None)
+    opened.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
     yield opened
     context.close()
-    assert [told for told in complaints if "404" not in told] == []
+    assert [message for message in complaints if "404" not in message] == []
 
 
 def number(page, name):
@@ -103,14 +103,14 @@ def test_a_slider_moves_the_counts(view, page):
     slider = page.get_by_label("at least, slider")
     at = slider.input_value()
     slider.focus()
-    with page.expect_response("**/told?**"):
+    with page.expect_response("**/counts?**"):
         for _ in range(150):
             page.keyboard.press("ArrowRight")
     page.get_by_text("would no longer be kept").wait_for()
     assert slider.input_value() != at
     assert number(page, "rows kept") < before
     assert page.locator("rect.out").count() > 0
-    with page.expect_response("**/told?**"):
+    with page.expect_response("**/counts?**"):
         page.get_by_label("at least", exact=True).fill("8")
     page.get_by_text("No row would change").wait_for()
     assert number(page, "rows kept") == before
@@ -155,6 +155,8 @@ def test_people_can_use_it_whatever_they_see_or_use(view, page):
         page.goto(view.url + path)
         page.evaluate(script)
         found = page.evaluate("axe.run().then(result => result.violations)")
-        told = [(path, one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]
-        assert told == []
+        faults = [
+            (path, one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")
+        ]
+        assert faults == []
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), f"{path} is too wide"

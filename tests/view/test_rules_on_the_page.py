@@ -77,7 +77,7 @@ def rejected(run: Path) -> list[dict[str, Any]]:
 def test_rows_are_found_by_rule(run: Path, view: View) -> None:
     rules = Counter((row["rejected_by"], row["rejected_rule"]) for row in rejected(run))
     page = look(view, "rows", **{"in": "dropped"})
-    assert ("select", "rule") in [(tag, told.get("name")) for tag, told in page.elements]
+    assert ("select", "rule") in [(tag, result.get("name")) for tag, result in page.elements]
     seen = 0
     for (stage, rule), rows in rules.items():
         if rule is None:
@@ -89,7 +89,7 @@ def test_rows_are_found_by_rule(run: Path, view: View) -> None:
     assert seen > 40
     assert len({rule for _, rule in rules}) > 4
     kept = look(view, "rows", **{"in": "kept"})
-    assert ("select", "rule") not in [(tag, told.get("name")) for tag, told in kept.elements]
+    assert ("select", "rule") not in [(tag, result.get("name")) for tag, result in kept.elements]
 
 
 def test_a_rule_that_is_asked_for_stays_with_language_and_search(run: Path, view: View) -> None:
@@ -135,19 +135,19 @@ def test_moving_the_limit_of_a_rule_counts_what_the_command_counts(
     run: Path, view: View, column: str, low: Any, high: Any, setting: str, value: Any
 ) -> None:
     given = {"low": "" if low is None else low, "high": "" if high is None else high}
-    text = look(view, "told", column=column, **given).text
-    told = whatif(str(run), {setting: value}, 0)
-    assert told.after.rows != told.before.rows
-    assert counted(text) == [told.after.rows, told.unknown.rows]
+    text = look(view, "counts", column=column, **given).text
+    answer = whatif(str(run), {setting: value}, 0)
+    assert answer.after.rows != answer.before.rows
+    assert counted(text) == [answer.after.rows, answer.unknown.rows]
     if column.endswith(("WordCountFilter", "words")):
         assert "No row would change" not in text
 
 
 def test_moved_limits_change_what_the_rule_drops(run: Path, view: View) -> None:
     words = Counter(row["rejected_rule"] for row in rejected(run))["words"]
-    text = look(view, "told", column=f"{SEVERAL}/GopherQualityFilter/words", low=41, high=100_000).text
+    text = look(view, "counts", column=f"{SEVERAL}/GopherQualityFilter/words", low=41, high=100_000).text
     assert f"in the run {words}" in text.partition("dropped by this rule")[2] or f"{words}dropped by this rule" in text
-    stricter = look(view, "told", column=f"{SEVERAL}/GopherQualityFilter/words", low=90, high=100_000).text
+    stricter = look(view, "counts", column=f"{SEVERAL}/GopherQualityFilter/words", low=90, high=100_000).text
     assert int(re.search(r"(\d+)dropped by this rule", stricter)[1]) > words  # type: ignore[index]
 
 
@@ -158,7 +158,7 @@ def test_no_filter_of_rules_is_said_to_have_no_numbers(view: View, column: str) 
     page = look(view, "whatif", column=column if column != "WordCountFilter" else f"{SEVERAL}/WordCountFilter")
     assert "no numbers" not in page.text
     assert "numeric" not in page.text
-    assert [told["type"] for tag, told in page.elements if tag == "input"].count("range") == 2
+    assert [found["type"] for tag, found in page.elements if tag == "input"].count("range") == 2
 
 
 def test_each_rule_has_its_page(view: View) -> None:

@@ -44,13 +44,13 @@ class Page(HTMLParser):
         self.text += data
 
     def links(self, start):
-        return [told["href"] for tag, told in self.elements if tag == "a" and told.get("href", "").startswith(start)]
+        return [found["href"] for tag, found in self.elements if tag == "a" and found.get("href", "").startswith(start)]
 
 
 def ask(view, path, *, token=None, host=None, method="GET", headers=None):
     connection = http.client.HTTPConnection("127.0.0.1", view.port, timeout=20)
-    told = {"Host": host or f"127.0.0.1:{view.port}", **(headers or {})}
-    connection.request(method, f"/{view.token if token is None else token}/{path}", headers=told)
+    sent_headers = {"Host": host or f"127.0.0.1:{view.port}", **(headers or {})}
+    connection.request(method, f"/{view.token if token is None else token}/{path}", headers=sent_headers)
     answer = connection.getresponse()
     body = answer.read()
     connection.close()
@@ -108,7 +108,7 @@ def test_nothing_is_loaded_from_elsewhere_and_nothing_can_be_changed(view):
         assert ask(view, "rows?in=kept", method=method)[0].status == 501
     for name in ("rows?in=dropped", "row?in=dropped&n=0", "report"):
         page = Page(ask(view, name)[1].decode())
-        links = {told.get("src") or told.get("href") for _, told in page.elements} - {None}
+        links = {found.get("src") or found.get("href") for _, found in page.elements} - {None}
         assert not [link for link in links if "//" in link]
 
 
@@ -118,10 +118,10 @@ def test_nothing_is_loaded_from_elsewhere_and_nothing_can_be_changed(view):
 )
 def test_text_from_data_stays_text(view, path):
     page = Page(ask(view, path)[1].decode())
-    scripts = [told for tag, told in page.elements if tag == "script"]
+    scripts = [found for tag, found in page.elements if tag == "script"]
     assert scripts == [{"src": "page.js", "defer": None}]
     assert not {tag for tag, _ in page.elements} & {"img", "u", "i", "iframe"}
-    assert not [name for _, told in page.elements for name in told if name.startswith("on")]
+    assert not [name for _, found in page.elements for name in found if name.startswith("on")]
     assert "small <b>mill</b>" in page.text
 
 
@@ -261,21 +261,21 @@ def counted(text):
 def test_moving_a_limit_counts_what_the_command_whatif_counts(scored, stage, parameter, low):
     parameter, value = parameter or "min_mean_word_length", low if parameter else low / 2
     with View(str(scored)) as view:
-        text = look(view, "told", column=stage, low=value, high=100000 if stage == "WordCountFilter" else 10).text
-    told = whatif(str(scored), {f"{stage}.{parameter}": value}, 0)
-    assert told.before.rows > 10
-    assert counted(text) == [told.after.rows, told.unknown.rows]
-    assert f"in the run {told.before.rows}" in text or told.before.rows == told.after.rows
-    assert int(re.search(r"(\d+)dropped by this filter", text)[1]) == told.stages[stage][1]
+        text = look(view, "counts", column=stage, low=value, high=100000 if stage == "WordCountFilter" else 10).text
+    answer = whatif(str(scored), {f"{stage}.{parameter}": value}, 0)
+    assert answer.before.rows > 10
+    assert counted(text) == [answer.after.rows, answer.unknown.rows]
+    assert f"in the run {answer.before.rows}" in text or answer.before.rows == answer.after.rows
+    assert int(re.search(r"(\d+)dropped by this filter", text)[1]) == answer.stages[stage][1]
 
 
 def test_a_page_says_what_limits_there_are_and_where_they_were(scored):
     with View(str(scored)) as view:
         page = look(view, "whatif", column="WordCountFilter")
-        same = look(view, "told", column="WordCountFilter", low=8, high=100000).text
+        same = look(view, "counts", column="WordCountFilter", low=8, high=100000).text
         row = look(view, "row", n=0, stage="WordCountFilter", **{"in": "dropped"})
     assert "No row would change" in same
-    assert [told["type"] for tag, told in page.elements if tag == "input"].count("range") == 2
+    assert [found["type"] for tag, found in page.elements if tag == "input"].count("range") == 2
     assert "min_words=8" in row.text
     assert "ExactDeduplicationStage" not in page.text  # what is like another has no limit of its own to move
 
@@ -345,10 +345,10 @@ def test_a_damaged_file_hides_no_other(tmp_path):
 def test_pictures_and_sound_are_served_as_what_they_are_and_nothing_else_is(tmp_path):
     with View(str(make_media(tmp_path / "media"))) as view:
         page = look(view, **{"in": "rows"})
-        images = [told["src"] for tag, told in page.elements if tag == "img"]
-        sounds = [told["src"] for tag, told in page.elements if tag == "audio"]
+        images = [found["src"] for tag, found in page.elements if tag == "img"]
+        sounds = [found["src"] for tag, found in page.elements if tag == "audio"]
         assert (len(images), len(sounds)) == (2, 1)
-        assert all(told.get("alt") for tag, told in page.elements if tag == "img")
+        assert all(found.get("alt") for tag, found in page.elements if tag == "img")
         answer, body = ask(view, images[0])
         assert (answer.getheader("Content-Type"), body) == ("image/png", png())
         answer, body = ask(view, sounds[0], headers={"Range": "bytes=4-9"})
@@ -365,7 +365,7 @@ def pictures(folder, names, **options):
     pq.write_table(pa.table({"picture": names}), folder / "rows.parquet")
     with View(str(folder), **options) as view:
         page = look(view, **{"in": "rows"})
-        sources = [told["src"] for tag, told in page.elements if tag == "img"]
+        sources = [found["src"] for tag, found in page.elements if tag == "img"]
         assert all(ask(view, source)[1] == png() for source in sources)
     return len(sources)
 

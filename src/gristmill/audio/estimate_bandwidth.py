@@ -53,8 +53,8 @@ class BandwidthEstimationStage(WaveformStage):
     def process_sounds(self, rows: AudioBatch, sounds: Sequence[Sound]) -> AudioBatch:
         names = rows.get_columns()
         if self.segments_key not in names:
-            told = column_values(rows.data.column("metrics")) if "metrics" in names else [None] * len(sounds)
-            pairs = zip(told, sounds, strict=True)
+            metrics = column_values(rows.data.column("metrics")) if "metrics" in names else [None] * len(sounds)
+            pairs = zip(metrics, sounds, strict=True)
             return rows.with_column("metrics", to_array([{**(old or {}), **self._of(one)} for old, one in pairs]))
         given = column_values(rows.data.column(self.segments_key))
         measured = [

@@ -70,10 +70,10 @@ def limit_in_words(
     """`at least 50, at most 100,000 (min_doc_words, max_doc_words)`."""
     at_least, at_most = ("more than", "less than") if strict else ("at least", "at most")
     sides = [(at_least, low, low_name), (at_most, high, high_name)]
-    told = [
+    limit_texts = [
         "none allowed" if what == "at most" and limit == 0 else f"{what} {limit:,.12g}"
         for what, limit, _ in sides
         if limit is not None
     ]
     names = [name for _, limit, name in sides if limit is not None and name]
-    return ", ".join(told) + (f" ({', '.join(names)})" if names else "")
+    return ", ".join(limit_texts) + (f" ({', '.join(names)})" if names else "")

@@ -67,9 +67,9 @@ class RecordedFilter:
     @property
     def is_recallable(self) -> bool:
         """Whether all recorded numbers are those that the stage would compute with its parameters."""
-        told = [(label, one) for label, several in self.rules.items() for one in several]
+        labelled_rules = [(label, one) for label, several in self.rules.items() for one in several]
         return all(self.comparable.get(label) for label in self.columns) and (
-            not self.changed or all(self._is_measured_as_before(label, one) for label, one in told)
+            not self.changed or all(self._is_measured_as_before(label, one) for label, one in labelled_rules)
         )
 
     @property
@@ -123,8 +123,8 @@ class RecordedFilter:
                 if limit is None:
                     continue
                 if (number - limit) * outside > 0 or (rule.get("strict") and number == limit):
-                    told = limit_text(limit, rule[f"{side}_name"], side == "low")
-                    return rule["rule"] or None, number, limit, told
+                    limit_shown = limit_text(limit, rule[f"{side}_name"], side == "low")
+                    return rule["rule"] or None, number, limit, limit_shown
         return None
 
     def changed_columns(self) -> list[str]:
@@ -151,20 +151,20 @@ class RecordedFilter:
             if self.thresholds.get(label, "").startswith("not ("):
                 continue
             limits = {rule.name: rule for rule in now.get(label, ())}
-            for told in several:
-                rule = limits.get(told["rule"]) if changed else _recorded_rule(told)
-                if rule is None or not rule.is_on or (changed and not self._is_measured_as_before(label, told)):
+            for recorded in several:
+                rule = limits.get(recorded["rule"]) if changed else _recorded_rule(recorded)
+                if rule is None or not rule.is_on or (changed and not self._is_measured_as_before(label, recorded)):
                     continue
-                breaks = pc.invert(rule.holds(_column(table, told["column"]))).fill_null(literal(False, pa.bool_()))
+                breaks = pc.invert(rule.holds(_column(table, recorded["column"]))).fill_null(literal(False, pa.bool_()))
                 mine = pc.and_(left, breaks)
                 left = pc.and_not(left, mine)
                 if rule.name:
-                    found[told["column"]] += mine.true_count
+                    found[recorded["column"]] += mine.true_count
         return found
 
-    def _is_measured_as_before(self, label: str, told: Mapping[str, Any]) -> bool:
+    def _is_measured_as_before(self, label: str, recorded: Mapping[str, Any]) -> bool:
         now = {rule.name: describe_value(rule.measured_with) for rule in self.stage.rules().get(label, ())}
-        return told["rule"] in now and now[told["rule"]] == told["measured_with"]
+        return recorded["rule"] in now and now[recorded["rule"]] == recorded["measured_with"]
 
     def _with_null_scores(self, label: str, scores: pa.Array, then: pa.Array, found: pa.Array) -> pa.Array:
         """What is found, with what the stage says to a score of null, for the rows that have it."""
@@ -181,8 +181,8 @@ class RecordedFilter:
 
     def _measures(self, label: str, table: pa.Table, there: pa.Array) -> dict[str, pa.Array]:
         """The numbers of the rules of a label, where those still are what they were measured by."""
-        told = {rule["rule"]: rule for rule in self.rules.get(label, ()) if rule["rule"]}
-        if not told:
+        recorded = {rule["rule"]: rule for rule in self.rules.get(label, ()) if rule["rule"]}
+        if not recorded:
             return {}
         now = {rule.name: describe_value(rule.measured_with) for rule in self.stage.rules().get(label, ())}
         unknown = pa.nulls(there.true_count, pa.float64())
@@ -190,7 +190,7 @@ class RecordedFilter:
             name: _column(table, rule["column"]).filter(there)
             if name in now and now[name] == rule["measured_with"]
             else unknown
-            for name, rule in told.items()
+            for name, rule in recorded.items()
         }
 
     def verdict(self, table: pa.Table, then: pa.Array | None = None) -> pa.Array:
@@ -211,9 +211,9 @@ def _limits(rule: Rule | None) -> Any:
     return rule and (rule.low, rule.high, rule.strict, rule.spared)
 
 
-def _recorded_rule(told: Mapping[str, Any]) -> Rule:
-    strict, spared = bool(told.get("strict")), told.get("spared")
-    return Rule(told["rule"], told["low"], told["high"], strict=strict, spared=spared)
+def _recorded_rule(recorded: Mapping[str, Any]) -> Rule:
+    strict, spared = bool(recorded.get("strict")), recorded.get("spared")
+    return Rule(recorded["rule"], recorded["low"], recorded["high"], strict=strict, spared=spared)
 
 
 def _column(table: pa.Table, name: str) -> pa.Array:
@@ -229,23 +229,23 @@ def recorded_filters(records: Records, settings: Settings | None = None) -> list
     maker = _FilterRebuilder(settings or {})
     as_it_was = _FilterRebuilder({})
     rules = []
-    for told in records.scores.stages:
-        described = records.stages[told["stage"]] if told["stage"] < len(records.stages) else {}
-        stage = maker.stage(described, told["name"])
-        settings_of = maker.changed_stages.get(told["name"], ())
-        columns, thresholds, branch = told["columns"], told["thresholds"], told.get("branch", "")
+    for recorded in records.scores.stages:
+        described = records.stages[recorded["stage"]] if recorded["stage"] < len(records.stages) else {}
+        stage = maker.stage(described, recorded["name"])
+        settings_of = maker.changed_stages.get(recorded["name"], ())
+        columns, thresholds, branch = recorded["columns"], recorded["thresholds"], recorded.get("branch", "")
         rules.append(
             RecordedFilter(
-                told["name"],
-                told["stage"],
+                recorded["name"],
+                recorded["stage"],
                 columns,
                 thresholds,
                 stage,
                 settings_of,
                 branch,
-                needs_all_rows=told.get("together", not columns),
-                before=as_it_was.stage(described, told["name"]) if settings_of else None,
-                rules=told.get("rules", {}),
+                needs_all_rows=recorded.get("together", not columns),
+                before=as_it_was.stage(described, recorded["name"]) if settings_of else None,
+                rules=recorded.get("rules", {}),
             )
         )
     maker.check(rules)

@@ -92,8 +92,8 @@ class Records:
     def _opened(
         self, folder: str, opener: Callable[[str, Mapping[str, Any]], Opened | None]
     ) -> tuple[str, Opened] | None:
-        told = self.plan.get(_KEY_IN_PLAN.get(folder, folder)) or {}
-        for place in (f"{self.place}/{folder}", told.get("place")):
+        planned = self.plan.get(_KEY_IN_PLAN.get(folder, folder)) or {}
+        for place in (f"{self.place}/{folder}", planned.get("place")):
             if place and (rows := opener(place, self.options)) is not None:
                 return place, rows
         return None

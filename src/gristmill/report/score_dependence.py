@@ -62,8 +62,8 @@ def _same_scores(before: FilterStep | None, after: FilterStep, given: bool) -> b
         return True
     changed = _changed_attributes(before.tool, after.tool)
     if isinstance(after.tool, RuleFilter) and after.tool.decides_by_rules:
-        told = {name for rule in after.tool.rules() for name in rule.measured_with or ()}
-        return not _reads(type(after.tool), MEASURING, changed - told)
+        measured_anew = {name for rule in after.tool.rules() for name in rule.measured_with or ()}
+        return not _reads(type(after.tool), MEASURING, changed - measured_anew)
     return not _reads(type(after.tool), SCORING, changed)
 
 

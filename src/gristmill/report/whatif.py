@@ -230,8 +230,8 @@ class _WhatIfCounter:
         places = as_one_array(rows.column(PLACE)).cast(pa.uint64(), safe=False)
         drawn = draw_uniform(places, int(digest(["what if", str(rows.column(FILE)[0])]), 16))
         best = pc.array_sort_indices(drawn).slice(0, self.samples)
-        told = zip(drawn.take(best).to_pylist(), rows.take(best).to_pylist(), strict=True)
-        self._picked[kind] = sorted([*self._picked[kind], *told], key=lambda one: one[0])[: self.samples]
+        drawn_rows = zip(drawn.take(best).to_pylist(), rows.take(best).to_pylist(), strict=True)
+        self._picked[kind] = sorted([*self._picked[kind], *drawn_rows], key=lambda one: one[0])[: self.samples]
 
     def close(self, records: Records) -> None:
         found = self.found

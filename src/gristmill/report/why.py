@@ -134,8 +134,8 @@ def _condition(records: Records, wanted: str, file: str, position: str, rows: da
     if ID in rows.schema.names:
         kind, own = rows.schema.field(ID).type, ds.field(ID)
         if is_json(kind):  # of mixed types: Arrow cannot compare it
-            told = table_to_rows(rows.to_table(columns=[ID, file, position]))
-            places += [(row[file], row[position]) for row in told if str(row[ID]) == wanted]
+            found = table_to_rows(rows.to_table(columns=[ID, file, position]))
+            places += [(row[file], row[position]) for row in found if str(row[ID]) == wanted]
         elif not pa.types.is_nested(kind):
             by_id = (own if pa.types.is_string(kind) else own.cast(pa.string())) == wanted
     here = [(ds.field(file) == name) & (ds.field(position) == number) for name, number in places]
@@ -173,9 +173,9 @@ def _scored(records: Records, row: Mapping[str, Any]) -> RowOutcome:
     failed = [one for one in story.scores if one.stage == story.dropped_by and one.kept is False]
     broken = {rule.name: rule for rule in recorded_filters(records)}
     for one in failed:
-        told = broken[one.stage].broken_rule(one.filter, row)
-        if told is not None or _number(one):
-            story.reason = drop_sentence(*told) if told else _reason(one.filter, one.score, one.threshold)
+        found = broken[one.stage].broken_rule(one.filter, row)
+        if found is not None or _number(one):
+            story.reason = drop_sentence(*found) if found else _reason(one.filter, one.score, one.threshold)
             break
     return story
 

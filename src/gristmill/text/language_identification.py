@@ -191,8 +191,8 @@ class IdentifyLanguage(DecidingStage[DocumentBatch]):
             None if kept else self.score_field if wanted[one] else self.language_field
             for (one, _), kept in zip(best, keep.to_pylist(), strict=True)
         ]
-        told = {self.language_field: languages, self.score_field: scores}
-        return Decision(keep, told, dropped_by=make_array(by, pa.string()))
+        columns = {self.language_field: languages, self.score_field: scores}
+        return Decision(keep, columns, dropped_by=make_array(by, pa.string()))
 
     def apply(self, batch: DocumentBatch, decision: Decision) -> DocumentBatch:
         for name, column in decision.scores.items():

@@ -10,7 +10,7 @@ function watch() {
   renew.addEventListener("click", () => location.reload());
 
   function show(now) {
-    document.getElementById("status").textContent = now.told;
+    document.getElementById("status").textContent = now.status;
     for (const [name, rows] of Object.entries(now.shelves)) {
       for (const place of document.querySelectorAll(`[data-count="${name}"]`)) place.textContent = rows;
     }
@@ -113,8 +113,8 @@ function sliding() {
     const mine = ++asked;
     const parameters = new URLSearchParams(new FormData(form));
     history.replaceState(null, "", `whatif?${parameters}`);
-    const answer = await fetch(`told?${parameters}`);
-    if (answer.ok && mine === asked) document.getElementById("told").innerHTML = await answer.text();
+    const answer = await fetch(`counts?${parameters}`);
+    if (answer.ok && mine === asked) document.getElementById("counts").innerHTML = await answer.text();
   }
 
   for (const range of form.querySelectorAll("input[type=range]")) {

@@ -25,7 +25,7 @@ from gristmill.view.pages.html_elements import SafeHtml, element, printable
 from gristmill.view.pages.list_page import ID_COLUMNS, ROWS_PER_PAGE, ListedRow, list_page, progress_text
 from gristmill.view.pages.page_frame import TITLES, page_frame
 from gristmill.view.pages.row_page import row_page
-from gristmill.view.pages.whatif_page import told, whatif_page
+from gristmill.view.pages.whatif_page import whatif_counts, whatif_page
 
 HTML, TEXT, JSON = "text/html; charset=utf-8", "text/plain; charset=utf-8", "application/json"
 WAIT_SECONDS = 0.6
@@ -68,7 +68,7 @@ class PageRoutes:
             "media": self._media,
             "text": self._text,
             "whatif": self._whatif,
-            "told": self._whatif_counts,
+            "counts": self._whatif_counts,
             "report": self._report,
             "icon.svg": lambda _: _resource("icon.svg", "image/svg+xml"),
             "page.css": lambda _: _resource("page.css", "text/css; charset=utf-8"),
@@ -154,8 +154,8 @@ class PageRoutes:
         _, _, columns, scan = self._requested_rows(given)
         page, size = max(_integer_or(given.get("page"), 1), 1), _integer_or(given.get("size"), 0)
         scan.wait(page * ROWS_PER_PAGE, 0.0)
-        told = {
-            "told": progress_text(scan, page, size),
+        state = {
+            "status": progress_text(scan, page, size),
             "found": scan.found,
             "done": scan.done,
             "rows": 0
@@ -168,7 +168,7 @@ class PageRoutes:
             "language": [pair for pair in scan.count_by(1) if pair[0]] if columns.language else None,
             "rule": [pair for pair in scan.count_by(2) if pair[0]] if columns.rule else None,
         }
-        return HttpReply(orjson.dumps(told, default=printable), JSON)
+        return HttpReply(orjson.dumps(state, default=printable), JSON)
 
     # -- one row -----------------------------------------------------------------------------------------------
 
@@ -231,7 +231,7 @@ class PageRoutes:
         judged, limits = self._judged(given)
         if judged is None:
             raise PageNotFound("There are no scores of that name.")
-        return HttpReply(told(judged, judged.ask(limits.low, limits.high), limits).encode())
+        return HttpReply(whatif_counts(judged, judged.ask(limits.low, limits.high), limits).encode())
 
     def _report(self, _: UrlParameters) -> HttpReply:
         content = self.data.records_store.get("report.html") if self.data.records_store else None
@@ -245,7 +245,7 @@ class PageRoutes:
 def _first_rows(source: RowAccess) -> pa.Table:
     try:
         return source.head(500)
-    except (OSError, pa.ArrowException, GristmillError):  # told where its rows would be
+    except (OSError, pa.ArrowException, GristmillError):  # said where its rows would be
         return concat_differing([])
 
 

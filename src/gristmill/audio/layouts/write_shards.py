@@ -88,10 +88,10 @@ class EncodeForShards(ProcessingStage[AudioBatch, AudioBatch]):
         offsets = [one if whole else None for one, (_, _, whole) in zip(given, encoded, strict=True)]
         columns[OFFSET] = make_array(offsets, pa.float64())
         keys = [name for name in (AUDIO_FILEPATH, "audio_id", "original_offset", OFFSET, DURATION) if name in names]
-        told = table_to_rows(rows.select([*keys, *([OFFSET] if OFFSET in rows.column_names else [])]))
+        row_values = table_to_rows(rows.select([*keys, *([OFFSET] if OFFSET in rows.column_names else [])]))
         stems = [
             recording_stem({AUDIO_FILEPATH: whole} if whole else row)
-            for row, (_, _, whole) in zip(told, encoded, strict=True)
+            for row, (_, _, whole) in zip(row_values, encoded, strict=True)
         ]
         columns[_STEM] = make_array(stems, pa.string())
         columns[EXTENSION] = make_array([extension for _, extension, _ in encoded], pa.string())

@@ -80,7 +80,7 @@ def score_columns(stages: Sequence[ProcessingStage[Any, Any]]) -> list[dict[str,
 def _described_rules(
     columns: Mapping[str, str], rules: Mapping[str, Sequence[Rule]]
 ) -> dict[str, list[dict[str, Any]]]:
-    """What is told of the rules of each filter, with the column of each one's numbers."""
+    """The rules of each filter as data, with the column of each one's numbers."""
     return {
         label: [
             {

@@ -31,10 +31,10 @@ def _bar(stage: Mapping[str, Any], most: int) -> str:
     parts = (("kept", min(kept, most)), ("dropped", dropped), ("aside", aside))
     bars = "".join(f'<i class={kind} style="width:{100 * rows / most:.3f}%"></i>' for kind, rows in parts if rows)
     lost = [f"{rows:,} {what}" for rows, what in ((dropped, "dropped"), (aside, "quarantined")) if rows]
-    told = f"{kept:,}" + (f" <em>− {', '.join(lost)}</em>" if lost else "")
+    count_text = f"{kept:,}" + (f" <em>− {', '.join(lost)}</em>" if lost else "")
     return (
         f"<div class=step role=listitem><span class=name>{escape(stage['name'])}</span>"
-        f"<span class=bar aria-hidden=true>{bars}</span><span class=told>{told}</span></div>"
+        f"<span class=bar aria-hidden=true>{bars}</span><span class=row-text>{count_text}</span></div>"
     )
 
 
@@ -112,7 +112,7 @@ def before_after_bars(before: Mapping[str, int], after: Mapping[str, int], most:
             f"<div class=step role=listitem><span class=name>{escape(name)}</span><span class=bar aria-hidden=true>"
             f'<i class=kept style="width:{100 * now / largest:.2f}%"></i>'
             f'<i class=dropped style="width:{100 * max(was - now, 0) / largest:.2f}%"></i></span>'
-            f"<span class=told>{now:,} of {was:,}</span></div>"
+            f"<span class=row-text>{now:,} of {was:,}</span></div>"
         )
     rest = f"<p class=quiet>and {len(names) - most:,} more</p>" if len(names) > most else ""
     return f"<div class=funnel role=list>{''.join(lines)}</div>{rest}"
@@ -123,12 +123,12 @@ def rule_bars(rules: Sequence[Mapping[str, Any]], dropped: int) -> str:
     lines = []
     for one in rules:
         share = "" if one["share"] is None else f" ({one['share']:.2%})"
-        told = f"{one['dropped']:,} dropped{share}" if one["dropped"] else "<em>none dropped</em>"
+        drop_text = f"{one['dropped']:,} dropped{share}" if one["dropped"] else "<em>none dropped</em>"
         width = 100 * one["dropped"] / dropped if dropped else 0.0
         name = f"{escape(one['words'] or one['filter'])} <small>{escape(one['limit'])}</small>"
         lines.append(
             f"<div class=step role=listitem><span class=name>{name}</span>"
             f'<span class=bar aria-hidden=true><i class=dropped style="width:{width:.3f}%"></i></span>'
-            f"<span class=told>{told}</span></div>"
+            f"<span class=row-text>{drop_text}</span></div>"
         )
     return f"<div class=funnel role=list>{''.join(lines)}</div>"

@@ -41,12 +41,12 @@ def dataset_card(facts: Facts) -> str:
 def _front_matter(facts: Facts) -> str:
     import yaml
 
-    told: dict[str, Any] = {"pretty_name": facts["name"]}
+    front: dict[str, Any] = {"pretty_name": facts["name"]}
     if codes := _codes(facts):
-        told["language"] = codes[:MAX_LANGUAGES]
-    told |= {"task_categories": ["text-generation"], "size_categories": [_size(facts["rows_out"])]}
-    told["tags"] = ["gristmill"]
-    return f"---\n{yaml.safe_dump(told, sort_keys=False, allow_unicode=True)}---\n\n"
+        front["language"] = codes[:MAX_LANGUAGES]
+    front |= {"task_categories": ["text-generation"], "size_categories": [_size(facts["rows_out"])]}
+    front["tags"] = ["gristmill"]
+    return f"---\n{yaml.safe_dump(front, sort_keys=False, allow_unicode=True)}---\n\n"
 
 
 def _size(rows: int) -> str:
@@ -193,14 +193,14 @@ def _duplicates(facts: Facts) -> str:
 def _cluster_sentence(found: Facts, by: str) -> str:
     """What a stage has found."""
     clusters, kept = count_noun(found["clusters"], "cluster"), found["kept"]
-    told = "one of each was kept" if kept == found["clusters"] else f"{kept:,} of them were kept"
-    return f"{by}{found['rows']:,} documents were in {clusters}; {told}."
+    kept_text = "one of each was kept" if kept == found["clusters"] else f"{kept:,} of them were kept"
+    return f"{by}{found['rows']:,} documents were in {clusters}; {kept_text}."
 
 
 def _how_it_was_made(facts: Facts) -> str:
     """How to make it again: the recipe, or else the stages."""
-    told = facts.get("recipe") or facts.get("pipeline") or facts["plan"]
-    lines = [f"    {line}" for line in str(told).splitlines()]
+    description = facts.get("recipe") or facts.get("pipeline") or facts["plan"]
+    lines = [f"    {line}" for line in str(description).splitlines()]
     versions = ", ".join(f"{name} {_text(number)}" for name, number in facts["versions"].items())
     return "\n".join(["## How it was made", "", *lines, "", versions, ""])
 

@@ -35,14 +35,14 @@ def duplicate_clusters(records: Records) -> dict[str, Any] | None:
         return None
     tables = {prefix: list(table.get_fragments()) for prefix, table in cluster_tables(records).items()}
     stages = compared_columns(records)
-    told, largest = [], list[tuple[int, int, str | None, str]]()
+    described_tables, largest = [], list[tuple[int, int, str | None, str]]()
     for prefix, parts in tables.items():
         sizes = _ClusterSizes()
         with RecordsDirectory(records.place, records.options).scratch() as room:
             for counted in _counted(parts, room):
                 sizes.add(counted)
         sizes.close()
-        told.append(
+        described_tables.append(
             {"stage": stages.get(prefix, ComparedColumns()).name, **sizes.to_json(), "kept": sum(map(_kept, parts))}
         )
         largest += [(rank, size, name, prefix) for rank, (size, name) in enumerate(sizes.largest)]
@@ -50,7 +50,7 @@ def duplicate_clusters(records: Records) -> dict[str, Any] | None:
     found = [(size, prefix, _members(tables[prefix], name)) for _, size, name, prefix in largest[:EXAMPLE_CLUSTERS]]
     found.sort(key=lambda one: -one[0])
     examples, note = _examples(records, found, stages)
-    return {"tables": [one for one in told if one["clusters"]], "examples": examples, "note": note}
+    return {"tables": [one for one in described_tables if one["clusters"]], "examples": examples, "note": note}
 
 
 def _kept(part: Any) -> int:

@@ -70,16 +70,16 @@ def random_seeds(stages: Iterable[tuple[str, Mapping[str, Any]]]) -> list[dict[s
     return [{"stage": name, "parameter": parameter, "seed": value} for name, parameter, value in sorted(found)]
 
 
-def _seeds(told: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(told, Mapping):
-        for name, value in told.items():
+def _seeds(settings: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(settings, Mapping):
+        for name, value in settings.items():
             here = f"{path}.{name}" if path else str(name)
             if (name == "seed" or name.endswith("_seed")) and isinstance(value, int):
                 yield here, value
             elif isinstance(value, Mapping | list):
                 yield from _seeds(value, here)
-    elif isinstance(told, list):
-        for item in told:
+    elif isinstance(settings, list):
+        for item in settings:
             yield from _seeds(item, path)
 
 
@@ -97,11 +97,11 @@ def peak_memory() -> dict[str, float]:
 
 def estimate_and_actual(store: RecordStore, actual: Mapping[str, float]) -> list[dict[str, Any]]:
     """What `gristmill plan --estimate` said, beside what it was."""
-    told = store.read(ESTIMATE_FILE)
-    if told is None:
+    predicted = store.read(ESTIMATE_FILE)
+    if predicted is None:
         return []
     return [
-        {"what": what, "predicted": told[what], "actual": value}
+        {"what": what, "predicted": predicted[what], "actual": value}
         for what, value in actual.items()
-        if isinstance(told.get(what), int | float) and value
+        if isinstance(predicted.get(what), int | float) and value
     ]

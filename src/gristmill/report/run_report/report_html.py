@@ -100,10 +100,10 @@ def _score_card(stage: Facts) -> str:
         if {found["least"], *limits} != {found["most"]}:  # where all are just at the limit there is nothing to see
             parts.append(charts.histogram(name, found, limits))
         named = any(one["rule"] and one["filter"] == name for one in stage.get("rules") or ())
-        told = f"{name} {threshold}"
+        condition = f"{name} {threshold}"
         if name == SIMILARITY and len(limits) == 1:
-            told = f"dropped where the similarity to a row that is kept is {limits[0]:g} or more"
-        parts.append(f"<p><small>{escape(told)}</small></p>" if threshold and not named else "")
+            condition = f"dropped where the similarity to a row that is kept is {limits[0]:g} or more"
+        parts.append(f"<p><small>{escape(condition)}</small></p>" if threshold and not named else "")
     bars = _bars(stage)
     dropped = stage["dropped"]
     share = f" ({dropped / stage['rows_in']:.2%})" if stage["rows_in"] else ""
@@ -207,11 +207,11 @@ def _duplicates(facts: Facts) -> str:
     if not tables:
         return ""
     names = [one["stage"] if len(tables) > 1 else "" for one in tables]
-    told = "".join(_cluster_sentence(one, name) for one, name in zip(tables, names, strict=True))
+    sentences = "".join(_cluster_sentence(one, name) for one, name in zip(tables, names, strict=True))
     sizes = "".join(_sizes(one, name) for one, name in zip(tables, names, strict=True))
     examples = "".join(_cluster(one, one["stage"] if len(tables) > 1 else "") for one in found["examples"])
     note = f"<p class=quiet>{escape(found['note'])}</p>" if found.get("note") else ""
-    return _section("Duplicates", f"{told}<div class=cards>{sizes}{examples}</div>{note}")
+    return _section("Duplicates", f"{sentences}<div class=cards>{sizes}{examples}</div>{note}")
 
 
 def _cluster_sentence(found: Facts, stage: str) -> str:

@@ -61,7 +61,7 @@ def gather_facts(
     """All that there is to tell of a run."""
     summary = Summary.of(progress)
     sizes = {file.path: file.size for task in (*run.kept_outputs, *run.outputs) for file in task.written}
-    told = {
+    facts = {
         "name": plan.name,
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "outcome": "finished" if error is None else _failure(error),
@@ -88,12 +88,12 @@ def gather_facts(
         "memory": provenance.peak_memory(),
         "versions": versions(),
     }
-    return {**told, **_facts_of_run_directory(run, told)}
+    return {**facts, **_facts_of_run_directory(run, facts)}
 
 
 def _failure(error: BaseException) -> str:
-    told = f"stopped: {type(error).__name__}: {error}".partition("\n\nTraceback")[0]
-    return told if len(told) <= OUTCOME_CHARS else f"{told[:OUTCOME_CHARS]}…"
+    failure = f"stopped: {type(error).__name__}: {error}".partition("\n\nTraceback")[0]
+    return failure if len(failure) <= OUTCOME_CHARS else f"{failure[:OUTCOME_CHARS]}…"
 
 
 def _unfinished_rows(run: Run, progress: Progress) -> int:
@@ -101,7 +101,7 @@ def _unfinished_rows(run: Run, progress: Progress) -> int:
     return max(rows_read(stats for _, stats in progress.attempt_stages[:2]) - run.rows_finished, 0)
 
 
-def _facts_of_run_directory(run: Run, told: Mapping[str, Any]) -> dict[str, Any]:
+def _facts_of_run_directory(run: Run, facts: Mapping[str, Any]) -> dict[str, Any]:
     """What the directory of the run tells, if it has one."""
     if not run.store or run.store.get("plan.json") is None:
         return {}
@@ -110,14 +110,14 @@ def _facts_of_run_directory(run: Run, told: Mapping[str, Any]) -> dict[str, Any]
     entries = [entry for entry in entries if entry["source"] in run.listed_sources]
     first, last = ([entry for entry in entries if entry["plan"] == end] for end in run.first_and_last_segment)
     actual = {
-        "seconds": told["seconds"],
-        "rows_in": told["rows_in"],
-        "rows_out": told["rows_out"],
-        "output_bytes": told["bytes"],
-        "memory_bytes": max(told["memory"].values(), default=0) * 1e6,
+        "seconds": facts["seconds"],
+        "rows_in": facts["rows_in"],
+        "rows_out": facts["rows_out"],
+        "output_bytes": facts["bytes"],
+        "memory_bytes": max(facts["memory"].values(), default=0) * 1e6,
     }
     return {
-        "sources": provenance.rows_by_source(records, first, last, told["rows_in"] - told["quarantined"]),
+        "sources": provenance.rows_by_source(records, first, last, facts["rows_in"] - facts["quarantined"]),
         "duplicates": duplicate_clusters(records),
         "predicted": provenance.estimate_and_actual(run.store, actual),
     }

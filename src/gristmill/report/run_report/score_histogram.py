@@ -18,8 +18,8 @@ _LEAST = re.compile(rf"(at least) {_VALUE}")
 def limits_in_threshold(threshold: str) -> list[tuple[str, float]]:
     """The numbers of a threshold that a score is compared with, by name. Where that is not the parameter itself, it is
     told beside it: `radius=6, at least 0.90625`."""
-    if told := _LEAST.findall(threshold):
-        return [(name, float(value)) for name, value in told]
+    if least := _LEAST.findall(threshold):
+        return [(name, float(value)) for name, value in least]
     found = [(name, float(value)) for name, value in _NUMBER.findall(threshold)]
     clear = [(name, value) for name, value in found if name.startswith(("min", "max"))]
     return clear or [(name, value) for name, value in found if name not in ("seed", "n")]

@@ -2,7 +2,7 @@
 
 A run is read as it goes: sources that are done appear, because the ledger names what was written for them.
 
-Gives up: records in quarantine beyond the first 100,000, which are told but not shown; and output that is no JSON
+Gives up: records in quarantine beyond the first 100,000, which are counted but not shown; and output that is no JSON
 lines, Parquet, CSV or Arrow.
 """
 
@@ -204,7 +204,7 @@ def _is_present(source: RowAccess) -> bool:
 def _quarantined_row(record: QuarantinedRecord) -> dict[str, Any]:
     """A record in quarantine as a row: what it held, then what went wrong."""
     held = dict(record.row) if record.row is not None else {"content": record.content}
-    told = {
+    described = {
         QUARANTINED_BY: record.stage,
         "quarantined_kind": record.kind,
         "quarantined_error": record.error,
@@ -214,4 +214,4 @@ def _quarantined_row(record: QuarantinedRecord) -> dict[str, Any]:
         "quarantined_id": record.id,
         "quarantined_traceback": record.traceback,
     }
-    return {**held, **told}
+    return {**held, **described}

@@ -192,7 +192,7 @@ class ScoreReader:
         rules, aside = recorded_filters(records), quarantined_positions(records)
         order = {name: number for number, name in enumerate(unique_names(one["name"] for one in records.stages))}
         columns = [column for rule in rules for column in rule.columns.values()]
-        columns += [told["column"] for rule in rules for several in rule.rules.values() for told in several]
+        columns += [recorded["column"] for rule in rules for several in rule.rules.values() for recorded in several]
         tables, rows, partial = [], 0, False
         for piece in records.scores.pieces(columns):
             if rows * len(columns) >= MOST_SCORES:
@@ -222,9 +222,9 @@ class ScoreReader:
 
 def _filter_and_rules(stage: Mapping[str, Any], label: str, column: str) -> list[ScoredFilter]:
     """A filter, or instead of it the rules that it has."""
-    threshold, told = str(stage.get("thresholds", {}).get(label) or ""), stage.get("rules", {}).get(label, ())
+    threshold, found = str(stage.get("thresholds", {}).get(label) or ""), stage.get("rules", {}).get(label, ())
     rules = []
-    for one in told:
+    for one in found:
         low, high, strict = one["low"], one["high"], bool(one.get("strict"))
         if low is None and high is None:
             continue
@@ -233,7 +233,7 @@ def _filter_and_rules(stage: Mapping[str, Any], label: str, column: str) -> list
         if one["rule"]:
             words = f"not ({words})" if threshold.startswith("not (") else words
             rules.append(ScoredFilter(stage["name"], label, one["column"], words, one["rule"], limits))
-        elif len(told) == 1:
+        elif len(found) == 1:
             rules.append(ScoredFilter(stage["name"], label, column, threshold, "", limits))
     return rules or [ScoredFilter(stage["name"], label, column, threshold)]
 
@@ -293,14 +293,16 @@ def _judge_rows(
     return pa.table(columns)
 
 
-def _other_rules(chosen: ScoredFilter, told: Sequence[Mapping[str, Any]], table: pa.Table) -> tuple[pa.Array, pa.Array]:
+def _other_rules(
+    chosen: ScoredFilter, rules: Sequence[Mapping[str, Any]], table: pa.Table
+) -> tuple[pa.Array, pa.Array]:
     """Whether the rules before the chosen one hold, and all others of its filter; null where it was not measured. What
     an inverted filter drops has broken no rule: there, none comes before another."""
     before = rest = pa.repeat(_TRUE, table.num_rows)
     if not chosen.rule:
         return before, rest
     is_before = not chosen.is_inverted
-    for one in told:
+    for one in rules:
         if one["rule"] == chosen.rule:
             is_before = False
             continue

@@ -33,13 +33,13 @@ def printable(text: str) -> str:
 
 def element(name: str, /, *children: object, **attributes: Any) -> SafeHtml:
     """An element. Names of attributes have `_` for `-`, and may end in one: `class_`. None and False leave one out."""
-    told = []
+    attributes_html = []
     for key, value in attributes.items():
         if value is None or value is False:
             continue
         plain = key.rstrip("_").replace("_", "-")
-        told.append(f" {plain}" if value is True else f' {plain}="{escape(printable(str(value)))}"')
-    opened = f"<{name}{''.join(told)}>"
+        attributes_html.append(f" {plain}" if value is True else f' {plain}="{escape(printable(str(value)))}"')
+    opened = f"<{name}{''.join(attributes_html)}>"
     return SafeHtml(opened if name in _VOID else f"{opened}{to_html(children)}</{name}>")
 
 

@@ -154,14 +154,14 @@ def progress_text(scan: RowScan, page: int, size: int) -> str:
     first = (page - 1) * ROWS_PER_PAGE + 1
     which = f"{first:,} to {first + size - 1:,} of " if size else ""
     found = count_noun(scan.found, "row") if scan.done else f"at least {count_noun(scan.found, 'row')}"
-    told = [f"{which}{found}"]
+    parts = [f"{which}{found}"]
     if scan.query.is_filtered:
-        told.append(f"of {scan.rows:,} searched")
+        parts.append(f"of {scan.rows:,} searched")
     if not scan.done:
-        told.append(f"{scan.share:.0%} of the data searched so far")
+        parts.append(f"{scan.share:.0%} of the data searched so far")
     if scan.bad:
-        told.append(f"{count_noun(scan.bad, 'record')} could not be read")
-    return ", ".join(told) + "".join(f". {note}" for note in scan.notes[:3])
+        parts.append(f"{count_noun(scan.bad, 'record')} could not be read")
+    return ", ".join(parts) + "".join(f". {note}" for note in scan.notes[:3])
 
 
 ROWS_PER_PAGE = 50
@@ -232,15 +232,17 @@ def _why_dropped(values: Mapping[str, Any], fate: str) -> list[SafeHtml]:
         return [element("b", format_value(values.get(QUARANTINED_BY)), class_=fate), element("span", error)]
     if values.get(STAGE) is None:
         return []
-    told = [element("b", format_value(values[STAGE]), class_="dropped")]
+    parts = [element("b", format_value(values[STAGE]), class_="dropped")]
     score, threshold = values.get(SCORE), values.get(THRESHOLD)
     if sentence := rejected_sentence(values):
-        told.append(element("span", sentence))
+        parts.append(element("span", sentence))
     elif score is not None:
         filtered = values.get(FILTER)
         label = f"{filtered}: " if filtered and filtered != values[STAGE] else ""
-        told.append(element("span", f"{label}score {number(score)}", f" (threshold: {threshold})" if threshold else ""))
-    return told
+        parts.append(
+            element("span", f"{label}score {number(score)}", f" (threshold: {threshold})" if threshold else "")
+        )
+    return parts
 
 
 def _chips(values: Mapping[str, Any], columns: ColumnRoles) -> SafeHtml:
@@ -251,13 +253,13 @@ def _chips(values: Mapping[str, Any], columns: ColumnRoles) -> SafeHtml:
         POSITION,
         *(name for name in values if name.startswith(("rejected_", "quarantined_"))),
     }
-    told = [
+    chips = [
         element("li", element("b", name), " ", format_value(value, 60))
         for name, value in values.items()
         if name not in out and name.lower() not in ID_COLUMNS[:1] and value is not None and not isinstance(value, bytes)
     ]
-    more = [element("li", f"and {len(told) - MAX_CHIPS} more")] if len(told) > MAX_CHIPS else []
-    return element("ul", told[:MAX_CHIPS], more, class_="chips") if told else SafeHtml("")
+    more = [element("li", f"and {len(chips) - MAX_CHIPS} more")] if len(chips) > MAX_CHIPS else []
+    return element("ul", chips[:MAX_CHIPS], more, class_="chips") if chips else SafeHtml("")
 
 
 def media(row: ListedRow, query: RowQuery, large: bool = False) -> SafeHtml:

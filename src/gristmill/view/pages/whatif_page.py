@@ -37,7 +37,10 @@ def whatif_page(filters: Sequence[ScoredFilter], judged: JudgedRows | None, chos
         + _filters(filters, judged.filter)
         + (element("p", f"Counts cover only the first {answer.rows:,} rows.") if judged.partial else "")
         + element(
-            "div", _sliders(judged, chosen), element("div", told(judged, answer, chosen), id="told"), class_="card"
+            "div",
+            _sliders(judged, chosen),
+            element("div", whatif_counts(judged, answer, chosen), id="counts"),
+            class_="card",
         )
     )
 
@@ -155,7 +158,7 @@ def position_on_axis(edges: Sequence[float], value: float) -> float:
     return 1.0
 
 
-def told(judged: JudgedRows, answer: WhatIfAnswer, chosen: ScoreLimits) -> SafeHtml:
+def whatif_counts(judged: JudgedRows, answer: WhatIfAnswer, chosen: ScoreLimits) -> SafeHtml:
     """The counts, as they are and as they would be."""
     tiles = [
         _tile("rows kept", *answer.kept, answer.rows),
@@ -190,11 +193,11 @@ def _tile(what: str, now: int, then: int, of: int) -> SafeHtml:
 def _changes(answer: WhatIfAnswer) -> str:
     if not answer.rows_gained and not answer.rows_lost and not answer.unknown:
         return "No row would change."
-    told = [f"{count_noun(answer.rows_gained, 'row')} would also be kept"] if answer.rows_gained else []
-    told += [f"{answer.rows_lost:,} would no longer be kept"] if answer.rows_lost else []
+    sentences = [f"{count_noun(answer.rows_gained, 'row')} would also be kept"] if answer.rows_gained else []
+    sentences += [f"{answer.rows_lost:,} would no longer be kept"] if answer.rows_lost else []
     if answer.unknown:
-        told += [f"{answer.unknown:,} are unknown because a later stage has not scored them"]
-    return ", ".join(told) + "."
+        sentences += [f"{answer.unknown:,} are unknown because a later stage has not scored them"]
+    return ", ".join(sentences) + "."
 
 
 def _link_to_rows(judged: JudgedRows, chosen: ScoreLimits, answer: WhatIfAnswer) -> SafeHtml:
