@@ -64,7 +64,7 @@ for name in sorted(set(found) | set(dir(pc))):
         value = getattr(pc, name)
         assert found[name] is value
         described = getattr(value, "__arrow_compute_function__", None)
-        print(name, type(value).__name__, described, inspect.signature(value) if told else "")
+        print(name, type(value).__name__, described, inspect.signature(value) if described else "")
 """
 
 

@@ -32,7 +32,7 @@ from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.task import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 SOURCE_FILE = "file"
 """Key in `Batch.metadata`: the file that the rows were read from, under the name that users know. Readers set it;
@@ -74,6 +74,15 @@ class Batch(Task[pa.Table]):
     decoded_objects: ClassVar[tuple[str, ...]] = ()
     """How the names of `objects` begin that are decoded from `encoded_column`. They are not sent to other processes as
     long as that column is: they are several times as large, and the receiver can decode again."""
+
+    main_column: ClassVar[str | None] = None
+    """The column of text whose length is shown in reports and recorded with scores, unless a stage names another."""
+
+    category_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """By what reports divide rows, such as their language, each with the columns that may hold it."""
+
+    count_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Whole numbers that are recorded with scores, such as of tokens, each with the columns that may hold it."""
 
     def __post_init__(self) -> None:
         self.data = as_table(self.data)

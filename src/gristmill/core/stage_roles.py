@@ -5,6 +5,7 @@ The framework asks with `isinstance`. Every method has a default, so a stage wri
 
     PlanningRole      answers the planner: the files that it reads, the columns that it will return
     ScoringRole       adds columns of scores
+    MainColumnRole    names the column that it works on above all
     ReportingRole     turns its counters into what users see, and warns
     LookAheadRole     knows the stages that come after it in its worker
     WholeInputRole    a failure concerns its whole input, so no record can be set aside for it
@@ -69,6 +70,15 @@ class ScoringRole:
     def recorded(self) -> list[str]:
         """The names of these columns, for `scores=`."""
         return []
+
+
+class MainColumnRole:
+    """Works on one column above all. The length of its values is recorded with the scores of each row."""
+
+    @property
+    def main_column(self) -> str | None:
+        """The name of this column; None: there are several, or it is that of the batch class."""
+        return None
 
 
 class ReportingRole:

@@ -10,9 +10,15 @@ from typing import Any, ClassVar, TypeVar
 
 from gristmill.core.batch import Batch
 
+MAIN_COLUMN = "text"
+CATEGORY_COLUMNS = {"language": ("language", "lang"), "source": ("source",)}
+COUNT_COLUMNS = {"tokens": ("tokens", "num_tokens", "token_count")}
+
 
 class DocumentBatch(Batch):
     """Text documents, one per row."""
+
+    main_column, category_columns, count_columns = MAIN_COLUMN, CATEGORY_COLUMNS, COUNT_COLUMNS
 
 
 class SampleBatch(Batch):
@@ -22,6 +28,9 @@ class SampleBatch(Batch):
     A subclass also sets `encoded_column`, the column of the encoded bytes, and `decoded_objects`, of which the first is
     the completely decoded object.
     """
+
+    main_column, category_columns, count_columns = MAIN_COLUMN, CATEGORY_COLUMNS, COUNT_COLUMNS
+    """Samples may have captions or transcripts."""
 
     sample_name: ClassVar[str]
     """What one object is called, in messages and in the names of stages: "image"."""

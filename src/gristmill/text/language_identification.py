@@ -17,7 +17,7 @@ from gristmill.samples.argument_checks import check_count, check_ratio
 from gristmill.samples.batch import DocumentBatch
 from gristmill.text.document_filter import DocumentFilter
 from gristmill.text.statistics import column_statistics
-from gristmill.text.text_columns import as_array, python_values, text_column
+from gristmill.text.text_columns import TextFieldStage, as_array, python_values, text_column
 
 if TYPE_CHECKING:
     from gristmill.core.stage import Columns, WorkerMetadata
@@ -120,7 +120,7 @@ def identify(model: FastTextModel, texts: pa.Array) -> list[tuple[str, float]]:
     return best
 
 
-class IdentifyLanguage(DecidingStage[DocumentBatch]):
+class IdentifyLanguage(DecidingStage[DocumentBatch], TextFieldStage):
     """Adds the language of each document and its probability as columns, and can drop documents by them.
 
     By default nothing is dropped. `languages` are those to keep, as codes of the model ("en", "zh"). A document is

@@ -31,6 +31,7 @@ from gristmill.text.document_modifier import DocumentModifier, modified_array
 from gristmill.text.rule_filter import RuleFilter
 from gristmill.text.statistics import column_statistics
 from gristmill.text.text_columns import (
+    TextFieldStage,
     any_column,
     as_array,
     batch_column,
@@ -108,7 +109,7 @@ class _DroppingStage(FilteringStage[DocumentBatch], _TextStage):
         return threshold(step.tool) if callable(threshold) else None  # a filter may have a number of that name
 
 
-class ScoreFilter(_DroppingStage, ReportingRole):
+class ScoreFilter(_DroppingStage, TextFieldStage, ReportingRole):
     """Scores documents and keeps those that the filter keeps, or with `invert` those that it does not.
 
     `score_field` is the column for the scores; with None they are not stored. Null text is scored like "". A filter of
@@ -218,7 +219,7 @@ class Filter(_DroppingStage):
         return rules if len(rules) == 1 and not rules[0].name else ()  # the column holds scores, and no measures
 
 
-class Score(_TextStage, ScoringRole):
+class Score(_TextStage, TextFieldStage, ScoringRole):
     """Adds a column with the score of each document, and drops none. Null text is scored like ""."""
 
     takes_empty = True

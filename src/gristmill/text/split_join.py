@@ -23,7 +23,7 @@ from gristmill.core.stage_roles import GatherRole
 from gristmill.core.task import GatherTask
 from gristmill.samples.argument_checks import check_count
 from gristmill.samples.batch import DocumentBatch
-from gristmill.text.text_columns import any_column, text_column
+from gristmill.text.text_columns import TextFieldStage, any_column, text_column
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gristmill.core.stage import Columns
 
 
-class DocumentSplitter(ProcessingStage[DocumentBatch, DocumentBatch]):
+class DocumentSplitter(ProcessingStage[DocumentBatch, DocumentBatch], TextFieldStage):
     """Splits each document at a separator into rows of their own, numbered from 0 in `segment_id_field`.
 
     The separator is plain text and is removed. Other columns are repeated. A document without the separator, an empty

@@ -22,6 +22,7 @@ from gristmill.core.arrow.table_conversion import is_json, is_text, json_array, 
 from gristmill.core.batch import column_cache, stored_rows
 from gristmill.core.errors import ColumnError, did_you_mean, printable, shorten
 from gristmill.core.stage import ProcessingStage
+from gristmill.core.stage_roles import MainColumnRole
 from gristmill.text.statistics import column_statistics
 
 if TYPE_CHECKING:
@@ -30,6 +31,17 @@ if TYPE_CHECKING:
     from gristmill.core.batch import Batch
     from gristmill.core.stage import ProcessingStage
     from gristmill.text.statistics.column_statistics import ColumnStatistics
+
+
+class TextFieldStage(MainColumnRole):
+    """A stage whose `text_field` names the column that it works on."""
+
+    text_field: Any
+
+    @property
+    def main_column(self) -> str | None:
+        return self.text_field if isinstance(self.text_field, str) else None
+
 
 Texts: TypeAlias = "pa.Array | pa.ChunkedArray"
 

@@ -25,7 +25,7 @@ from gristmill.core.batch import SOURCE_FILE, Batch, all_stored_rows, column_cac
 from gristmill.core.deciding_stage import DecidingStage, Decision, FilteringStage, Measures, Rule
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.records.value_identity import describe_value
-from gristmill.core.stage_roles import ScoringRole
+from gristmill.core.stage_roles import MainColumnRole, ScoringRole
 from gristmill.core.task import Task
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ SEGMENT, DROPPED = "segment", "dropped_by"
 FACTS = (FILE, PLACE, SEGMENT, ID, LANGUAGE, SOURCE, CHARS, TOKENS, DROPPED)
 """The columns that precede the scores, in order."""
 
-_NAMES = {LANGUAGE: ("language", "lang"), SOURCE: ("source",), TOKENS: ("tokens", "num_tokens", "token_count")}
 _FALSE = literal(False, pa.bool_())
 
 
@@ -119,14 +118,14 @@ class ScoreRecorder:
     names: Sequence[str]
     """The unique names of the worker's stages."""
     stages: InitVar[Sequence[Any]] = ()
-    """The segment's stages. The first with a `text_field` determines the column whose length is recorded."""
+    """The segment's stages. The first that names its main column determines the one whose length is recorded."""
     first: int = 0
     segment: int = 1
     sheets: dict[str, ScoreSheet] = field(default_factory=dict, repr=False)
 
     def __post_init__(self, stages: Sequence[Any]) -> None:
-        named = (getattr(stage, "text_field", None) for stage in stages)
-        self.text_field = next((name for name in named if isinstance(name, str)), "text")
+        named = (stage.main_column for stage in stages if isinstance(stage, MainColumnRole))
+        self.main_column = next((name for name in named if name), None)
 
     def begin(self) -> None:
         """Start a call. Sheets of a failed call are discarded, since the call is repeated."""
@@ -154,7 +153,7 @@ class ScoreRecorder:
     def _sheet(self, position: int, batch: Batch) -> ScoreSheet:
         sheet = self.sheets.get(batch.lineage.id)
         if sheet is None:
-            sheet = ScoreSheet(batch, self.first + position, self.segment, self.text_field)
+            sheet = ScoreSheet(batch, self.first + position, self.segment, self.main_column or batch.main_column)
             self.sheets[batch.lineage.id] = sheet
         return sheet
 
@@ -229,7 +228,7 @@ class ScoreRecorder:
 class ScoreSheet:
     """The rows that a batch had when it entered the worker, with the scores and facts recorded for each."""
 
-    def __init__(self, batch: Batch, began: int, segment: int, text_field: str) -> None:
+    def __init__(self, batch: Batch, began: int, segment: int, main_column: str | None) -> None:
         self.lineage = replace(batch.lineage, id=f"{began}.{batch.lineage.id}")
         self.dataset_name, self.metadata = batch.dataset_name, dict(batch.metadata)
         self.segment = segment
@@ -242,8 +241,9 @@ class ScoreSheet:
         self._gone: dict[str, pa.BooleanArray] = {}
         self._seen: pa.Table | None = None
         self._view: Batch | None = None
-        if text_field in table.column_names and is_text(table.column(text_field).type):
-            self.facts[CHARS] = as_one_array(pc.utf8_length(table.column(text_field)).cast(pa.int64()))
+        if main_column in table.column_names and is_text(table.column(main_column).type):
+            self.facts[CHARS] = as_one_array(pc.utf8_length(table.column(main_column)).cast(pa.int64()))
+        self._kind = type(batch)
         self._add_facts(table, None)
 
     def everything(self, batch: Batch) -> Batch:
@@ -295,11 +295,11 @@ class ScoreSheet:
     def _add_facts(self, table: pa.Table, places: pa.Array | None) -> None:
         """Record facts such as id and language from the first table that has a column for them."""
         self._seen = table
-        for fact, name in _fact_columns(table, self.facts):
+        for fact, name in _fact_columns(table, self._kind, self.facts):
             with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
                 values = table.column(name)
                 plain = _plain(values) if is_json(values.type) else values
-                column = as_one_array(plain.cast(pa.int64() if fact == TOKENS else pa.string()))
+                column = as_one_array(plain.cast(pa.int64() if fact in self._kind.count_columns else pa.string()))
                 self.facts[fact] = column if places is None else column.take(places)
 
     def write(self, writer: ProcessingStage[Any, Any]) -> Task[Any]:
@@ -319,17 +319,17 @@ def _is_known(batch: Batch) -> bool:
     return POSITION in batch.get_columns() and batch.metadata.get(SOURCE_FILE) is not None
 
 
-def _fact_columns(table: pa.Table, known: dict[str, pa.Array]) -> Iterator[tuple[str, str]]:
+def _fact_columns(table: pa.Table, kind: type[Batch], known: dict[str, pa.Array]) -> Iterator[tuple[str, str]]:
     """Facts that are not known yet, each with the column that holds it."""
     names = table.column_names
     if ID not in known and ID in names and not pa.types.is_nested(table.schema.field(ID).type):
         yield ID, ID
-    for fact, candidates in _NAMES.items():
+    for fact, candidates in (*kind.category_columns.items(), *kind.count_columns.items()):
         name = next((name for name in candidates if name in names), None)
         if name is None or fact in known:
             continue
-        kind = table.schema.field(name).type
-        if pa.types.is_integer(kind) if fact == TOKENS else is_text(kind):
+        found = table.schema.field(name).type
+        if pa.types.is_integer(found) if fact in kind.count_columns else is_text(found):
             yield fact, name
 
 

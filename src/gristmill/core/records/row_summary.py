@@ -36,7 +36,7 @@ OTHERS = "(others)"
 
 _CLIP, _LABEL = 1200, 100
 _SHIFT, _ZERO = literal(47, pa.int64()), literal(0.0, pa.float64())
-_TEXT, _LANGUAGES = "text", ("language", "lang")
+_LANGUAGE = "language"
 _DRAWS = "__draws__"
 
 
@@ -132,10 +132,11 @@ class RowSummariser:
     def _profile(self, position: int, source: str, batch: Batch) -> None:
         summary = self.summaries.setdefault((source, position), RowSummary())
         table, names = batch.data, batch.data.column_names
-        if _TEXT in names and _is_text(table.column(_TEXT).type):
-            lengths = _numbers(pc.binary_length(table.column(_TEXT)))
+        main = batch.main_column
+        if main in names and _is_text(table.column(main).type):
+            lengths = _numbers(pc.binary_length(table.column(main)))
             _count(summary, "bytes", lengths)
-        for name in _LANGUAGES:
+        for name in batch.category_columns.get(_LANGUAGE, ()):
             if name in names and _is_text(table.column(name).type):
                 counted = pc.value_counts(table.column(name))
                 pairs = zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True)

@@ -34,7 +34,7 @@ from gristmill.text.document_modifier import DocumentModifier
 from gristmill.text.pii.identifiers import find_cards, find_emails, find_ibans, find_ipv4, find_ipv6
 from gristmill.text.pii.phone_numbers import PHONE_FORMATS, find_phones
 from gristmill.text.pii.secrets import find_secrets
-from gristmill.text.text_columns import as_array, text_column
+from gristmill.text.text_columns import TextFieldStage, as_array, text_column
 
 if TYPE_CHECKING:
     from gristmill.core.stage import Columns
@@ -124,7 +124,7 @@ class _PiiDecision(Decision):
     findings: dict[int, list[PiiFinding]] = field(default_factory=dict)
 
 
-class RedactPii(DecidingStage[DocumentBatch]):
+class RedactPii(DecidingStage[DocumentBatch], TextFieldStage):
     """Redacts personal data: secrets, e-mail, IBAN, credit card numbers, IP addresses and telephone numbers.
 
     `action` is "redact" (replaced by "[EMAIL]"), "hash" (replaced by "[EMAIL:9f86d081e8b1]", which is the same for the

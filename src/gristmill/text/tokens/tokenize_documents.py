@@ -12,7 +12,7 @@ from gristmill.core.deciding_stage import DecidingStage, Decision
 from gristmill.core.errors import PlanError
 from gristmill.samples.argument_checks import check_count
 from gristmill.samples.batch import DocumentBatch
-from gristmill.text.text_columns import text_column
+from gristmill.text.text_columns import TextFieldStage, text_column
 from gristmill.text.tokens.tokenizer import ENCODE_BATCH_DOCUMENTS, HubAccess, Tokenizer
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ END_OF_DOCUMENT_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "
 """Names of the token that ends a document, in the order in which they are tried."""
 
 
-class TokenizeDocuments(DecidingStage[DocumentBatch]):
+class TokenizeDocuments(DecidingStage[DocumentBatch], TextFieldStage):
     """Adds the token ids of each document as a column, and drops documents without any.
 
     Ids are 16 bits wide if the vocabulary allows it, otherwise 32. With `append_eod`, each document ends with
