@@ -38,8 +38,8 @@ test-browser: .venv/browser.stamp  ## the page of gristmill view in a Chromium o
 screenshots: .venv/browser.stamp  ## the pictures in docs
 	$(BIN)/python docs/screenshots.py
 
-soak: .venv/dev.stamp  ## kill runs at random moments for a quarter of an hour
-	$(BIN)/python -m tests.promises.soak --minutes 15
+soak: .venv/dev.stamp  ## kill runs at random moments for a quarter of an hour: make soak EXECUTOR=ray, MINUTES=60
+	$(BIN)/python -m tests.promises.soak --minutes $(or $(MINUTES),15) --executor $(or $(EXECUTOR),local)
 
 fuzz: .venv/dev.stamp  ## damaged files through every reader, from where it stopped: make fuzz MINUTES=60, or INPUTS=1000
 	$(BIN)/python -m tests.fuzz $(if $(INPUTS),--inputs $(INPUTS),--minutes $(or $(MINUTES),15))

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from zlib import crc32
 
 import gristmill.core.records.run_directory
-from gristmill import LocalExecutor, Pipeline, ProcessingStage
+from gristmill import LocalExecutor, Pipeline, ProcessingStage, RayActorPoolExecutor, RayDataExecutor, XennaExecutor
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.text import JsonlReader, JsonlWriter, Modify, ParquetWriter, ScoreFilter, UrlRemover, WordCountFilter
 from tests.promises.fault_corpus import MIN_WORDS
@@ -26,6 +26,13 @@ MARK = "GRISTMILL_FAULTS"
 
 PAUSE = 0.006
 MAX_ERRORS = 0.5
+
+
+ON_RAY: dict[str, Any] = {
+    "ray-actors": RayActorPoolExecutor,
+    "ray-data": RayDataExecutor,
+    "xenna": XennaExecutor,
+}
 
 
 class SlowTarget(OutputDirectory):
@@ -119,6 +126,8 @@ class Mill:
     """Whether it is started with the command `gristmill`."""
     poison: int = 0
     """One row in so many is poison; none if 0."""
+    executor: str = "local"
+    """Where it runs: `local`, or one of `ON_RAY`, on the cluster of `RAY_ADDRESS`. Only a script can set it."""
 
     def pipeline(self) -> Pipeline:
         writer, options = WRITERS[self.writer]
@@ -171,4 +180,5 @@ def main(settings: str) -> None:
     mill = Mill(**json.loads(settings))
     assert hasattr(gristmill.core.records.run_directory, "FLUSH_SECONDS")
     gristmill.core.records.run_directory.FLUSH_SECONDS = mill.flush
-    mill.pipeline().run(LocalExecutor(mill.workers), mill.run_dir, max_errors=MAX_ERRORS)
+    executor = ON_RAY[mill.executor]() if mill.executor in ON_RAY else LocalExecutor(mill.workers)
+    mill.pipeline().run(executor, mill.run_dir, max_errors=MAX_ERRORS)

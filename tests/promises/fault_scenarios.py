@@ -49,6 +49,8 @@ class Tally:
     records: int = 0
     lost: int = 0
     duplicated: int = 0
+    gave_up: int = 0
+    """Runs that said what they had lost, and were started again."""
     seconds: float = 0.0
     problems: list[str] = field(default_factory=list)
     orphaned: list[str] = field(default_factory=list)
@@ -64,6 +66,7 @@ class Tally:
         self.records += other.records
         self.lost += other.lost
         self.duplicated += other.duplicated
+        self.gave_up += other.gave_up
         self.seconds += other.seconds
         self.problems += other.problems
         self.orphaned += other.orphaned
@@ -90,7 +93,7 @@ def draw_faults(rng: random.Random, kinds: Sequence[str], seconds: float) -> lis
     faults = []
     for index, kind in enumerate(rng.sample(kinds, len(kinds))):
         share = (index + rng.random()) / len(kinds)
-        if kind in NEEDS_WORKERS:
+        if kind not in ENDING or kind in NEEDS_WORKERS:
             share *= 0.7
         if rng.random() < 0.5:
             faults.append(Fault(kind, delay=seconds * share))
@@ -104,6 +107,10 @@ def draw_faults(rng: random.Random, kinds: Sequence[str], seconds: float) -> lis
 
 class Ordeal:
     """A run, attempt after attempt, until all faults have come and it has ended well."""
+
+    patience, grace = PATIENCE, GRACE
+    other_codes: frozenset[int] = frozenset()
+    """Exit codes that a driver may have as well, when a fault has ended it."""
 
     def __init__(
         self, corpus: Corpus, reference: Reference, mill: Mill, folder: Path, faults: Sequence[Fault], seed: int
@@ -137,10 +144,10 @@ class Ordeal:
 
     def _attempt(self) -> bool:
         """Start the run, or go on with it. False when it has come to its end."""
-        attempt = Attempt(self.mill, self.mark, self.folder)
+        attempt = self._start()
         self.tally.runs += 1
         fault = self._disturb(attempt)
-        code = self._end_of(attempt, GRACE if fault else PATIENCE)
+        code = self._end_of(attempt, self.grace if fault else self.patience)
         if fault and code:
             self._came(fault)
             self.killed.append(attempt.driver)
@@ -149,8 +156,19 @@ class Ordeal:
             return not self.tally.problems
         if fault:
             self._missed(fault)
+        if code and self._may_give_up(attempt):
+            self.tally.gave_up += 1
+            self._change()
+            return True
         self._finish(code, attempt.driver)
         self._begin_anew()
+        return False
+
+    def _start(self) -> Attempt:
+        return Attempt(self.mill, self.mark, self.folder)
+
+    def _may_give_up(self, attempt: Attempt) -> bool:
+        """Whether the run may end with an error after what it has suffered, and be started again."""
         return False
 
     # -- faults ----------------------------------------------------------------------------------------
@@ -196,7 +214,8 @@ class Ordeal:
 
     def _look(self, fault: Fault, code: int) -> None:
         """What must be true after a fault has ended a run."""
-        allowed = ENDING[fault.kind] | ({1} if fault.moment == "launch" else set())  # Python itself was starting
+        starting = {1} if fault.moment == "launch" else set()  # Python itself was
+        allowed = ENDING[fault.kind] | self.other_codes | starting
         if code not in allowed:
             self._object(f"after {fault}, the driver ended with {code}: {self._messages()}")
         if self.rng.random() < 0.5:  # or the next attempt starts while workers of this one are still dying
@@ -265,7 +284,7 @@ class Ordeal:
         self.done.clear()
 
     def _no_process_is_left(self) -> None:
-        if left := outlasting(self.mark, GRACE):
+        if left := outlasting(self.mark, self.grace):
             self._object(f"processes {left} outlived their driver")
 
     def _object(self, problem: str) -> None:

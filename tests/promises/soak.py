@@ -1,4 +1,5 @@
-"""The soak: random scenarios with random faults, one after another, until the time is up. `make soak` runs it.
+"""The soak: random scenarios with random faults, one after another, until the time is up. `make soak` runs it;
+`make soak EXECUTOR=ray` does it on a Ray cluster of two nodes, with the three executors in turn (`ray_ordeals.py`).
 
 Each scenario is drawn from a seed of its own, which is printed. `--seed N --minutes 0` does that one again; what
 the clock of the machine adds to it, it cannot do again.
@@ -91,24 +92,25 @@ def poisoned_run(rng: random.Random, shelf: Shelf, folder: Path) -> list[Ordeal]
     return one_run(rng, shelf, folder, poison=rng.choice([60, 200]), retries=6)
 
 
-SCENARIOS: dict[Callable[[random.Random, Shelf, Path], list[Ordeal]], int] = {one_run: 3, two_runs: 1, poisoned_run: 2}
+Scenarios = dict[Callable[[random.Random, Shelf, Path], list[Ordeal]], int]
+SCENARIOS: Scenarios = {one_run: 3, two_runs: 1, poisoned_run: 2}
 """Ways to draw ordeals from a seed, and how often each comes."""
 
 
-def soak(minutes: float, seed: int, folder: Path) -> Tally:
+def soak(minutes: float, seed: int, folder: Path, scenarios: Scenarios) -> Tally:
     """Run scenarios until the time is up or something is wrong; always one."""
     began = time.monotonic()
     shelf, total = Shelf(folder), Tally()
     while not total.seconds or (time.monotonic() - began < 60 * minutes and not total.violated):
-        total.add(scenario(seed, shelf, folder / f"scenario {seed}"))
+        total.add(scenario(seed, shelf, folder / f"scenario {seed}", scenarios))
         seed += 1
     total.seconds = time.monotonic() - began
     return total
 
 
-def scenario(seed: int, shelf: Shelf, folder: Path) -> Tally:
+def scenario(seed: int, shelf: Shelf, folder: Path, scenarios: Scenarios) -> Tally:
     rng = random.Random(seed)
-    draw = rng.choices(list(SCENARIOS), list(SCENARIOS.values()))[0]
+    draw = rng.choices(list(scenarios), list(scenarios.values()))[0]
     ordeals = draw(rng, shelf, folder)
     with ThreadPoolExecutor(len(ordeals)) as threads:
         tallies = list(threads.map(Ordeal.run, ordeals))
@@ -121,7 +123,8 @@ def scenario(seed: int, shelf: Shelf, folder: Path) -> Tally:
     if tally.violated:
         print(*tally.problems, sep="\n")
         print(f"{tally.lost} lost, {tally.duplicated} duplicated; {folder} is kept")
-        print(f"to do it again: python -m tests.promises.soak --minutes 0 --seed {seed}")
+        where = "" if scenarios is SCENARIOS else " --executor ray"
+        print(f"to do it again: python -m tests.promises.soak --minutes 0 --seed {seed}{where}")
     else:
         shutil.rmtree(folder)
     return tally
@@ -133,6 +136,8 @@ def summary(total: Tally) -> str:
         f"soak: {total.seconds / 60:.1f} min, {total.runs:,} runs, {total.faults.total():,} faults ({kinds}), "
         f"{total.records:,} records checked, {total.lost:,} lost, {total.duplicated:,} duplicated"
     )
+    if total.gave_up:
+        line += f"; {total.gave_up} runs ended with an error after a fault, and were started again"
     return f"{line}; {len(total.orphaned)} temporary folders of killed runs were left" if total.orphaned else line
 
 
@@ -142,10 +147,17 @@ def main() -> None:
     parser.add_argument(
         "--seed", type=int, default=None, help="of the first scenario; another one each time by default"
     )
+    parser.add_argument("--executor", choices=["local", "ray"], default="local")
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     folder = Path(tempfile.mkdtemp(prefix="soak-"))
-    total = soak(options.minutes, seed, folder)
+    if options.executor == "ray":
+        from tests.promises.ray_ordeals import ray_scenarios
+
+        with ray_scenarios() as scenarios:
+            total = soak(options.minutes, seed, folder, scenarios)
+    else:
+        total = soak(options.minutes, seed, folder, SCENARIOS)
     print(summary(total))
     if total.violated:
         sys.exit(1)

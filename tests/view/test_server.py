@@ -7,9 +7,12 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from html.parser import HTMLParser
 from urllib.parse import quote, urlencode
@@ -23,6 +26,7 @@ import pytest
 from gristmill import LocalExecutor, Pipeline
 from gristmill.core.errors import InputError
 from gristmill.report.whatif import whatif
+from gristmill.text import JsonlReader, JsonlWriter
 from gristmill.view.server import View
 from tests.download.file_server import open_shelf
 from tests.view.sample_run import EVIL, add_source, make_input, make_media, make_run, make_scored_run, png, stages, wav
@@ -319,6 +323,8 @@ def test_a_run_and_a_dataset_may_lie_anywhere(tmp_path):
     memory.put(str(run), "/there/run", recursive=True)
     memory.pipe_file("/there/rows.jsonl", b'{"text": "far"}\n{"text": "away"}\n')
     with View("memory://there/run") as view:
+        assert "files are not shown: they are in other places than this run" in look(view, **{"in": "kept"}).text
+    with View("memory://there/run", follow_paths=True) as view:
         assert "Dropped by WordCountFilter" in look(view, "row", n=0, **{"in": "dropped"}).text
     with View("memory://there/rows.jsonl") as view:
         assert status(look(view, search="AWAY", **{"in": "rows"})) == "1 to 1 of 1 row"
@@ -386,6 +392,47 @@ def test_rows_show_no_file_outside_of_the_dataset(tmp_path):
     assert pictures(data, inside) == 4
     assert pictures(data, [*elsewhere, *never]) == 0
     assert pictures(data, [*inside, *elsewhere, *never], follow_paths=True) == 9
+
+
+def test_the_records_of_a_run_of_somebody_else_open_no_file_elsewhere(tmp_path):
+    """A run directory that names private files and addresses: nothing is read, nothing is called."""
+    calls = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=lambda: calls.append(server.accept()), daemon=True).start()
+        private = tmp_path / "home" / "private.jsonl"
+        private.parent.mkdir()
+        private.write_text('{"text": "private"}\n')
+        mine = make_run(tmp_path / "theirs")
+        run = tmp_path / "downloads" / "run"
+        shutil.copytree(mine, run)
+        (run.parent / "link.jsonl").symlink_to(private)
+        address = f"http://127.0.0.1:{server.getsockname()[1]}/a.jsonl"
+        plan = json.loads((run / "plan.json").read_text())
+        plan |= {"scores": {"place": address}, "rejects": {"place": address}, "beside": [f"{private.parent}.run"]}
+        (run / "plan.json").write_text(json.dumps(plan))
+        for ledger in run.glob("ledger/*.jsonl"):
+            lines = [json.loads(line) for line in ledger.read_text().splitlines()]
+            named = [str(private), address, f"{run}/../../home/private.jsonl", f"{run.parent}/link.jsonl"]
+            for line in lines:
+                line["files"] = named
+                for fate in ("written", "rejected"):
+                    line[fate] = [{"path": path, "size": 20, "checksum": ""} for path in named]
+            ledger.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        with View(str(run)) as view:
+            for fate in ("kept", "dropped"):
+                page = look(view, **{"in": fate})
+                assert "4 files are not shown" in page.text
+                assert "private" not in page.text.replace("private.jsonl", "")
+            ask(view, "whatif")
+        assert not calls
+
+
+def test_output_elsewhere_that_says_it_is_of_the_run_is_shown(tmp_path):
+    reader = JsonlReader(str(make_input(tmp_path / "in")))
+    stages = [reader, JsonlWriter(str(tmp_path / "data" / "out"))]
+    Pipeline("p", stages=stages).run(LocalExecutor(num_workers=0), str(tmp_path / "runs" / "1"))
+    with View(str(tmp_path / "runs" / "1")) as view:
+        assert status(look(view, **{"in": "kept"})).endswith("of 200 rows")
 
 
 def test_rows_of_a_part_of_a_dataset_may_name_files_of_the_whole(tmp_path):

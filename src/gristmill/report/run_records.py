@@ -52,10 +52,11 @@ def latest_entries(lines: Iterable[dict[str, Any]], record: Mapping[str, Any]) -
 
 
 class Records:
-    """What a run has recorded, found by its directory or by one of its outputs."""
+    """What a run has recorded, found by its directory or by one of its outputs; `elsewhere` too, where its plan says
+    that scores or rejected rows are."""
 
-    def __init__(self, where: str, storage_options: Mapping[str, Any] | None = None) -> None:
-        self.options = dict(storage_options or {})
+    def __init__(self, where: str, storage_options: Mapping[str, Any] | None = None, elsewhere: bool = True) -> None:
+        self.options, self.elsewhere = dict(storage_options or {}), elsewhere
         self.scores_directory = ""
         store = find_run(where, self.options)
         if store is None:
@@ -93,7 +94,7 @@ class Records:
         self, folder: str, opener: Callable[[str, Mapping[str, Any]], Opened | None]
     ) -> tuple[str, Opened] | None:
         planned = self.plan.get(_KEY_IN_PLAN.get(folder, folder)) or {}
-        for place in (f"{self.place}/{folder}", planned.get("place")):
+        for place in (f"{self.place}/{folder}", planned.get("place") if self.elsewhere else None):
             if place and (rows := opener(place, self.options)) is not None:
                 return place, rows
         return None

@@ -53,7 +53,7 @@ class View:
         storage_options: Mapping[str, Any] | None = None,
         follow_paths: bool = False,
     ) -> None:
-        self.routes = PageRoutes(RunOrDataset(url, storage_options or {}), text_field, follow_paths)
+        self.routes = PageRoutes(RunOrDataset(url, storage_options or {}, follow_paths), text_field, follow_paths)
         self.token = secrets.token_urlsafe(24)
         try:
             self._server = _Server((HOST, port), _Handler)

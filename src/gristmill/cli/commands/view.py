@@ -23,7 +23,8 @@ def view(
         bool,
         typer.Option(
             "--follow-paths",
-            help="Also show files outside of the dataset that rows name, and fetch them. Only for data you trust.",
+            help="Also show files elsewhere that rows or the records of a run name, and fetch them. Only for data you "
+            "trust.",
         ),
     ] = False,
     browse: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,

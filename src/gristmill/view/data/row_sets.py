@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -22,7 +22,7 @@ from gristmill.core.records.rejected_rows import STAGE
 from gristmill.core.records.run_directory import LedgerEntry, Run
 from gristmill.core.records.run_location import find_run
 from gristmill.core.records.run_record_store import RecordStore
-from gristmill.core.task import SHUFFLE_FILE_SUFFIX
+from gristmill.core.task import SHUFFLE_FILE_SUFFIX, WrittenFile
 from gristmill.io.formats.format_detection import (
     READER_BY_EXTENSION,
     extension_of,
@@ -31,6 +31,7 @@ from gristmill.io.formats.format_detection import (
 )
 from gristmill.io.read.file_listing import list_files
 from gristmill.io.storage.file_input import file_system
+from gristmill.view.data.named_files import NamedFiles
 from gristmill.view.data.row_access import READABLE, FileRowAccess, RowAccess, TableRowAccess
 
 ROWS, KEPT, DROPPED, QUARANTINED = "rows", "kept", "dropped", "quarantined"
@@ -59,10 +60,13 @@ class RowSet:
 
 @dataclass
 class RunOrDataset:
-    """A run or a dataset, and its row_sets. They are looked up again after a second or more."""
+    """A run or a dataset, and its row_sets. They are looked up again after a second or more.
+
+    With `follow_paths`, files are shown wherever the ledger of the run says that they are (`named_files.py`)."""
 
     url: str
     storage_options: Mapping[str, Any] = field(default_factory=dict)
+    follow_paths: bool = False
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -74,6 +78,7 @@ class RunOrDataset:
         self.is_run = (
             self.records_store is not None and self.records_store.url == RecordStore(self.url, self.storage_options).url
         )
+        self.may_open = NamedFiles(self.url, self.records_store, self.storage_options, self.follow_paths)
         self.row_sets()
 
     @property
@@ -105,16 +110,20 @@ class RunOrDataset:
                 entry for entry in entries if not any(file.path.endswith(SHUFFLE_FILE_SUFFIX) for file in entry.written)
             ]
             kept = [file for entry in last for file in entry.written]
-            yield self._row_set(KEPT, ((file.path, file.size) for file in kept), sum(entry.rows for entry in last))
+            yield self._row_set_named(KEPT, kept, sum(entry.rows for entry in last))
         else:
             yield self._dataset()
         if self.records_store is None:
             return
         dropped = [file for entry in entries for file in entry.rejected or ()]
         if dropped or self.is_run:
-            row_set = self._row_set(DROPPED, ((file.path, file.size) for file in dropped), None)
+            row_set = self._row_set_named(DROPPED, dropped, None)
             present = tuple(source for source in row_set.sources if _is_present(source))
-            note = "" if dropped else "Dropped rows were not kept. Run with --rejected (rejected=True) to see them."
+            note = (
+                row_set.note
+                if dropped
+                else "Dropped rows were not kept. Run with --rejected (rejected=True) to see them."
+            )
             yield RowSet(
                 DROPPED,
                 present,
@@ -132,6 +141,16 @@ class RunOrDataset:
         if plan.get("whole"):
             entries = [entry for entry in entries if entry.attempt == plan.get("attempt")]
         return list({entry.source: entry for entry in entries}.values())
+
+    def _row_set_named(self, name: str, files: Sequence[WrittenFile], rows: int | None) -> RowSet:
+        """The rows of files that a ledger names, as far as they may be opened."""
+        named = {file.path: file.size for file in files}
+        known = {path: size for path, size in named.items() if path in self.may_open}
+        row_set = self._row_set(name, known.items(), rows)
+        if len(known) == len(named):
+            return row_set
+        note = f"{row_set.note} {self.may_open.note(len(named) - len(known))}".strip()
+        return replace(row_set, rows=None, note=note)
 
     def _row_set(self, name: str, files: Iterable[tuple[str, int]], rows: int | None) -> RowSet:
         named = dict(files)

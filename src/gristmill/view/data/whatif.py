@@ -182,7 +182,7 @@ class ScoreReader:
 
     def _load(self, chosen: ScoredFilter, stamp: str) -> JudgedRows | None:
         assert self._library.records_store is not None
-        records = Records(self._library.records_store.url, self._library.storage_options)
+        records = Records(self._library.records_store.url, self._library.storage_options, self._library.follow_paths)
         schema = records.scores.rows.schema if records.scores else None
         if records.scores is None or schema is None or chosen.column not in schema.names:
             return None

@@ -117,7 +117,7 @@ def _input_files_by_hash(library: RunOrDataset) -> dict[str, FileRowAccess]:
     assert library.records_store is not None
     found: dict[str, FileRowAccess] = {}
     for path in {file for line in library.records_store.lines("ledger") for file in LedgerEntry.of(line).files}:
-        if reader_for_extension(extension_of(path)) in READABLE:
+        if path in library.may_open and reader_for_extension(extension_of(path)) in READABLE:
             source, parts = FileRowAccess(path, 0, library.storage_options), path.split("/")
             found |= {digest(["/".join(parts[start:])]): source for start in range(len(parts))}
     return found
