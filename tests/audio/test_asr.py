@@ -28,8 +28,11 @@ from gristmill.audio import (
     ManifestReader,
     ManifestWriterStage,
     OpenAITranscription,
+    Transcription,
     VADSegmentationStage,
+    waveforms,
 )
+from gristmill.audio.speech import asr
 from gristmill.audio.transcripts.error_rates import plain_words, word_error_rates
 from gristmill.core.errors import InputError, MissingDependencyError
 from tests.audio.sound_fixtures import RATE, read_manifest_file, wav, write_manifest_file
@@ -175,7 +178,15 @@ def test_rows_with_a_text_keep_it(serve: Any) -> None:
 
 def test_wrong_parameters_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"one such as FasterWhisperASR"):
-        ASRStage("whisper")  # type: ignore[arg-type]
+        ASRStage(17)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"'FasterWhisper', must be one of .*Did you mean 'FasterWhisperASR'"):
+        ASRStage("FasterWhisper", "x")
+    with pytest.raises(ValueError, match="model_id is missing"):
+        ASRStage("FasterWhisperASR")
+    with pytest.raises(ValueError, match="give no others"):
+        ASRStage(FasterWhisperASR("x"), "y")
+    with pytest.raises(ValueError, match=r"adapters hear 16,000"):
+        ASRStage(FasterWhisperASR("x"), target_sample_rate=8000)
     with pytest.raises(ValueError, match="name a column of its own"):
         ASRStage(FasterWhisperASR("x"), pred_text_key="a", extras_key="a")
     with pytest.raises(ValueError, match="must begin with http"):
@@ -186,13 +197,67 @@ def test_wrong_parameters_are_refused(tmp_path: Path) -> None:
         InferenceAsrNemoStage("stt_en_fastconformer").check()
 
 
-def test_clips_share_windows_only_of_one_language() -> None:
-    adapter = FasterWhisperASR("x", packed=True)
-    ten = np.zeros(10 * RATE, np.float32)
-    languages = ["en", "de", "en", None, "en", "en", None]
-    found = list(adapter._windows([ten] * 7, languages))
-    assert sorted(row for window in found for row in window) == list(range(7))
-    assert sorted(map(tuple, found)) == [(0, 2), (1,), (3,), (4, 5), (6,)]
+class Echo(ASRAdapter):
+    """Says how long each clip is, and how many it was given with."""
+
+    def __init__(self, model_id: str = "", note: str = "") -> None:
+        self.model_id, self.note = model_id, note
+
+    def transcribe(self, clips: Any, languages: Any) -> Any:
+        pairs = zip(clips, languages, strict=True)
+        return [Transcription(f"{self.note}{len(one) / RATE:g} of {len(clips)} {code}") for one, code in pairs]
+
+
+def test_adapters_are_named_as_by_the_peer() -> None:
+    path = "nemo_curator.models.asr.faster_whisper.FasterWhisperASR"
+    stage = ASRStage(path, "models/base", adapter_kwargs={"beam_size": 2, "cpu_compute_type": "float32"})
+    assert isinstance(stage.adapter, FasterWhisperASR)
+    assert (stage.adapter.model_id, stage.adapter.beam_size) == ("models/base", 2)
+    assert stage.adapter.compute_type == "float32"
+    own = ASRStage(Echo, "e", adapter_kwargs={"note": "?"})
+    assert isinstance(own.adapter, Echo)
+    assert own.adapter.note == "?"
+
+
+def test_clips_are_given_by_length_and_stay_in_their_rows() -> None:
+    seconds = [3.0, 1.0, 2.0, 0.5]
+    rows = [{"audio": wav(np.zeros((int(one * RATE), 1), np.float32))} for one in seconds]
+    told = transcribed(ASRStage(Echo(), default_language="en", batch_size=3), AudioBatch(rows))
+    assert [row["pred_text"] for row in told] == ["3 of 1 en", "1 of 3 en", "2 of 3 en", "0.5 of 3 en"]
+
+
+def test_languages_that_are_not_supported_are_not_heard() -> None:
+    second = wav(np.zeros((RATE, 1), np.float32))
+    batch = AudioBatch([{"audio": second, "source_lang": code} for code in ("EN", "xx", None)])
+    stage = ASRStage(Echo(), supported_language_codes=["en"], extras_key="asr")
+    told = transcribed(stage, batch)
+    assert [row["pred_text"] for row in told] == ["1 of 1 en", None, None]
+    assert [row["asr"] is None for row in told] == [False, True, True]
+
+
+def test_another_column_names_what_is_heard(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "short.wav", np.zeros(RATE), RATE)
+    rows = [{"audio_filepath": str(CLIPS[0]), "offset": 1.0, "duration": 2.0, "other": str(tmp_path / "short.wav")}]
+    [row] = transcribed(ASRStage(Echo(), audio_filepath_key="other"), AudioBatch(rows))
+    assert row["pred_text"] == "1 of 1 None"
+    assert (row["audio_filepath"], row["offset"], row["other"]) == (rows[0]["audio_filepath"], 1.0, rows[0]["other"])
+    [row] = transcribed(ASRStage(Echo()), AudioBatch(rows))
+    assert row["pred_text"] == "2 of 1 None"
+
+
+def test_long_recordings_are_heard_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waveforms, "STREAMED_BYTES", 20 * RATE * 4)
+    monkeypatch.setattr(asr, "_PART_SECONDS", 12.0)
+    sound = np.random.default_rng(0).standard_normal(30 * RATE) / 10
+    sound[int(8.5 * RATE) : 9 * RATE] = 0
+    soundfile.write(tmp_path / "long.wav", sound, RATE)
+    batch = AudioBatch([{"audio_filepath": str(tmp_path / "long.wav")}, {"audio_filepath": str(CLIPS[1]), "n": 1}])
+    told = transcribed(ASRStage(Echo(), default_language="en"), batch)
+    lengths = [float(one.split()[0]) for one in told[0]["pred_text"].split(" en")[:-1]]
+    assert sum(lengths) == 30
+    assert 8.5 <= lengths[0] <= 9
+    assert max(lengths) <= 12
+    assert told[1]["n"] == 1
 
 
 @pytest.fixture(scope="session")
@@ -211,17 +276,26 @@ def rate_of(found: list[str]) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("packed", [False, True])
-def test_whisper_writes_down_what_is_said(tiny_en: str, packed: bool) -> None:
-    adapter = FasterWhisperASR(tiny_en, beam_size=1, packed=packed, word_timestamps=True)
-    rows = transcribed(ASRStage(adapter, default_language="en", extras_key="asr"), clips(5))
+@pytest.mark.parametrize("short", [False, True])
+def test_whisper_writes_down_what_is_said(tiny_en: str, short: bool) -> None:
+    adapter = FasterWhisperASR(tiny_en, beam_size=1, short_windows=short)
+    rows = transcribed(ASRStage(adapter, default_language="en"), clips(5))
     assert [row["n"] for row in rows] == list(range(5))
     assert rate_of([row["pred_text"] for row in rows]) < 15
-    words = rows[1]["asr"]["words"]
+    timed = ASRStage(FasterWhisperASR(tiny_en, beam_size=1, word_timestamps=True), extras_key="asr")
+    words = transcribed(timed, clips(2))[1]["asr"]["words"]
     assert [word["word"].lower() for word in words][:3] == ["he", "was", "not"]
     assert all(0 <= word["start"] <= word["end"] <= len(SPEECH[1]) / RATE + 0.01 for word in words)
-    again = transcribed(ASRStage(adapter, default_language="en"), clips(5))
-    assert [row["pred_text"] for row in again] == [row["pred_text"] for row in rows]
+    stage = ASRStage(adapter, default_language="en")
+    again = [transcribed(stage, clips(5).slice(at, 1))[0]["pred_text"] for at in range(5)]
+    assert again == [row["pred_text"] for row in rows]
+
+
+@pytest.mark.slow
+def test_noise_is_not_made_a_text_that_goes_on_and_on(tiny_en: str) -> None:
+    noise = np.random.default_rng(0).standard_normal((4 * RATE, 1)).astype(np.float32) / 20
+    [row] = transcribed(ASRStage(FasterWhisperASR(tiny_en), default_language="en"), AudioBatch([{"audio": wav(noise)}]))
+    assert len(row["pred_text"]) < 120
 
 
 @pytest.mark.slow

@@ -149,7 +149,7 @@ def test_long_recordings_are_measured_in_windows(monkeypatch: pytest.MonkeyPatch
     tools = [AudioSNRFilter(None), AudioLoudnessFilter(None, None), AudioBandwidthFilter(None), AudioSilenceFilter(1)]
     names = [tool.name for tool in tools]
     whole = AudioScore(tools, names).process(AudioBatch(batch)).to_rows()
-    monkeypatch.setattr(score, "WHOLE_BYTES", 100)
+    monkeypatch.setattr(score, "STREAMED_BYTES", 100)
     again = AudioScore(tools, names).process(AudioBatch(batch)).to_rows()
     for one, other in zip(whole, again, strict=True):
         assert [other[name] for name in names] == pytest.approx([one[name] for name in names])

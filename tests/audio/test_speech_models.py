@@ -19,10 +19,14 @@ from gristmill.audio import (
     ManifestWriterStage,
     SpeechShareFilter,
     VADSegmentationStage,
+    score,
+    waveforms,
 )
+from gristmill.audio.speech.dnsmos import _FITTED, PRIMARY, WINDOW, dnsmos
 from gristmill.audio.speech.package_weights import PackageFile, session
 from gristmill.audio.speech.silero import SILERO, SpeechLimits, speech_probabilities, speech_spans
 from gristmill.core.errors import InputError, MissingDependencyError
+from gristmill.models.onnx_parts import model_part
 from tests.audio.sound_fixtures import RATE, noise, read_manifest_file, wav, write_manifest_file
 
 CLIPS = sorted((Path(__file__).parents[2] / "examples/audio/speech").glob("*.flac"))
@@ -54,6 +58,43 @@ def test_long_recordings_are_one_stream() -> None:
     found = speech_probabilities(long)
     assert len(found) > 2048
     assert np.mean(found[2048:] >= 0.5) > 0.8
+
+
+def test_recordings_that_are_streamed_are_heard_as_if_they_were_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soundfile.write(tmp_path / "book.wav", with_pauses(1.5), RATE)
+    filters = [SpeechShareFilter(0.0), DNSMOSFilter(1.0)]
+
+    def heard() -> list[Any]:
+        batch = AudioBatch([{"audio_filepath": str(tmp_path / "book.wav")}])
+        [scored] = AudioScore(filters, ["share", "mos"]).process(batch).to_rows()
+        segments = [row for part in VADSegmentationStage(min_duration_sec=1.0).process(batch) for row in part.to_rows()]
+        return [scored["share"], scored["mos"], *((row["offset"], row["duration"]) for row in segments)]
+
+    whole = heard()
+    monkeypatch.setattr("gristmill.audio.decode.WINDOW_FRAMES", 10_007)
+    for module in (waveforms, score):
+        monkeypatch.setattr(module, "STREAMED_BYTES", 1000)
+    assert heard() == whole
+    assert len(whole) == 7
+
+
+def test_windows_are_rated_as_by_the_whole_model() -> None:
+    """The model is run in parts, and what a window has in common with the one before is computed once."""
+    samples = np.concatenate(SPEECH)[: 14 * RATE]
+    model = session(str(PRIMARY.find()))
+    windows = [samples[None, at * RATE : at * RATE + WINDOW] for at in range(5)]
+    raw = np.concatenate([model({"input_1": window})["Identity:0"] for window in windows])
+    expected = np.mean(np.polyval(_FITTED["ovrl"], raw[:, 2]))
+    assert dnsmos(samples, p808=False)["ovrl"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_model_that_is_another_one_is_refused() -> None:
+    with pytest.raises(InputError, match="the model has no values nothing"):
+        model_part(SILERO.find().read_bytes(), {"input": 2}, ["nothing"])
+    with pytest.raises(InputError, match="is no ONNX model"):
+        model_part(b"\xff" * 20, {}, ["x"])
 
 
 @pytest.mark.parametrize(

@@ -64,17 +64,20 @@ if TYPE_CHECKING:
     from gristmill.audio.score import AudioScoreFilter as AudioScoreFilter
     from gristmill.audio.sound.measures import Measures as Measures
     from gristmill.audio.speech.asr import ASRStage as ASRStage
+    from gristmill.audio.speech.asr import AudioLanguageStage as AudioLanguageStage
     from gristmill.audio.speech.asr import InferenceAsrNemoStage as InferenceAsrNemoStage
+    from gristmill.audio.speech.ctc import OnnxCTCASR as OnnxCTCASR
     from gristmill.audio.speech.recognisers import ASRAdapter as ASRAdapter
-    from gristmill.audio.speech.recognisers import FasterWhisperASR as FasterWhisperASR
     from gristmill.audio.speech.recognisers import NeMoASRAdapter as NeMoASRAdapter
-    from gristmill.audio.speech.recognisers import OpenAITranscription as OpenAITranscription
     from gristmill.audio.speech.recognisers import Transcription as Transcription
+    from gristmill.audio.speech.recognisers import TransformersASR as TransformersASR
     from gristmill.audio.speech.recognisers import Word as Word
     from gristmill.audio.speech.speech_filters import DNSMOSFilter as DNSMOSFilter
     from gristmill.audio.speech.speech_filters import SpeechModelFilter as SpeechModelFilter
     from gristmill.audio.speech.speech_filters import SpeechShareFilter as SpeechShareFilter
+    from gristmill.audio.speech.transcription_service import OpenAITranscription as OpenAITranscription
     from gristmill.audio.speech.voice_segments import VADSegmentationStage as VADSegmentationStage
+    from gristmill.audio.speech.whisper import FasterWhisperASR as FasterWhisperASR
     from gristmill.audio.split_at_silence import SplitLongAudioStage as SplitLongAudioStage
     from gristmill.audio.transcripts.clean_transcripts import NormaliseTranscriptStage as NormaliseTranscriptStage
     from gristmill.audio.transcripts.clean_transcripts import RegexSubstitutionStage as RegexSubstitutionStage

@@ -10,6 +10,7 @@ window, so memory stays flat. A recording that cannot be decoded goes to quarant
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -22,15 +23,20 @@ from gristmill.audio.sound.measures import Measures
 from gristmill.audio.speech.package_weights import RATE
 from gristmill.audio.speech.speech_filters import HEARD, SpeechModelFilter
 from gristmill.audio.transcripts.transcript_filters import TranscriptFilter
-from gristmill.audio.waveforms import column_of, recording_name, row_of, sounds, sources_of
+from gristmill.audio.waveforms import (
+    STREAMED_BYTES,
+    column_of,
+    recording_name,
+    row_of,
+    sounds,
+    sources_of,
+    streamed,
+)
 from gristmill.core.stage import Columns
 from gristmill.samples.batch import SampleBatch
 from gristmill.samples.decode import Decoder, share_decoded
 from gristmill.samples.filters import SampleFilter
 from gristmill.samples.score import SampleScore, SampleScoreFilter, ScoresSamples
-
-WHOLE_BYTES = 64 * 2**20
-"""Recordings that take more memory than this when they are decoded are measured window by window."""
 
 
 def _header(source: Any, _offset: float | None, _duration: float | None) -> AudioHeader:
@@ -78,7 +84,7 @@ def _heard(batch: AudioBatch, measure: Callable[..., Any]) -> Iterator[Any]:
             return measure(opened.windows(offset, duration), opened.header.rate, opened.header.channels)
 
     sources: list[Any] = []
-    for row, sound in enumerate(sounds(batch, max_bytes=WHOLE_BYTES)):
+    for row, sound in enumerate(sounds(batch, max_bytes=STREAMED_BYTES)):
         if isinstance(sound, Sound):
             yield measure([sound.samples], sound.rate, sound.samples.shape[1])
         elif isinstance(sound, LongAudio):
@@ -94,9 +100,19 @@ def heard_rows(batch: AudioBatch, tool: SpeechModelFilter) -> list[Any]:
     missing = [row for row, cell in enumerate(cells) if key not in cell]
     if missing:
         asked = batch if len(missing) == len(cells) else batch.take(missing)
-        for row, sound in zip(missing, sounds(asked, RATE, mono=True), strict=True):
-            cells[row][key] = tool.hear(sound.samples[:, 0]) if isinstance(sound, Sound) else sound
+        sources: list[Any] = []
+        given = sounds(asked, RATE, mono=True, max_bytes=STREAMED_BYTES)
+        for index, (row, sound) in enumerate(zip(missing, given, strict=True)):
+            if isinstance(sound, LongAudio):
+                sources = sources or sources_of(asked)
+                cells[row][key] = row_of(sources[index], partial(_heard_blocks, tool))
+            else:
+                cells[row][key] = tool.hear(sound.samples[:, 0]) if isinstance(sound, Sound) else sound
     return [cell[key] for cell in cells]
+
+
+def _heard_blocks(tool: SpeechModelFilter, source: Any, offset: float | None, duration: float | None) -> Any:
+    return tool.hear_blocks(block[:, 0] for block in streamed(source, offset, duration, RATE, mono=True))
 
 
 def _checked(batch: AudioBatch, rows: list[Any]) -> list[Any]:

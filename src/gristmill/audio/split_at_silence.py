@@ -5,7 +5,8 @@ Cutting changes offset and duration, and copies no sound.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,9 @@ from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import POSITION
 from gristmill.core.batch import SOURCE_FILE
 from gristmill.core.stage import Columns, ProcessingStage
+
+if TYPE_CHECKING:
+    from gristmill.audio.decode import Samples
 
 SPLIT_ID, SPLIT_INDEX = "split_id", "split_index"
 _SEARCH_SECONDS = 10.0
@@ -113,6 +117,24 @@ def recordings_of(table: pa.Table) -> list[str | None]:
             found = pc.coalesce(found, table.column(name).cast(pa.string()))
     names: list[str | None] = found.to_pylist()
     return names
+
+
+def parts_at_silence(blocks: Iterator[Samples], rate: int, longest: float) -> Iterator[Samples]:
+    """A recording of one channel in parts of at most `longest` seconds, each cut where it is quietest in the last ten
+    seconds before it must end."""
+    step, size = round(0.02 * rate), round(longest * rate)
+    rest = np.zeros(0, np.float32)
+    for block in blocks:
+        rest = np.concatenate([rest, block[:, 0]])
+        while len(rest) > size:
+            first = max(size - round(_SEARCH_SECONDS * rate), size // 2) // step
+            window = rest[first * step : size // step * step].reshape(-1, step)
+            powers = np.einsum("ij,ij->i", window, window)
+            end = (first + len(powers) - int(np.argmin(powers[::-1]))) * step
+            yield rest[:end].copy()
+            rest = rest[end:]
+    if len(rest):
+        yield rest
 
 
 def cut_places(powers: Any, step: float, seconds: float, longest: float, shortest: float) -> list[float]:

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.audio.batch import AUDIO, AUDIO_FILEPATH, DURATION, OFFSET, AudioBatch, BadAudio
-from gristmill.audio.decode import MAX_DECODED_BYTES, LongAudio, Sound, converted, decode
+from gristmill.audio.decode import MAX_DECODED_BYTES, LongAudio, Sound, converted, decode, open_sound
 from gristmill.core.arrow.array_building import as_one_array
 from gristmill.core.arrow.table_conversion import POSITION, column_values, table_to_rows
 from gristmill.core.batch import SOURCE_FILE
@@ -38,6 +38,9 @@ _AS_RECORDED = (None, False)
 
 KEPT_BYTES = 192 * 2**20
 """How much decoded sound stays with a batch."""
+
+STREAMED_BYTES = 64 * 2**20
+"""Recordings that take more memory than this when they are decoded are read window by window, by stages that can."""
 
 PIECE_SECONDS = 900.0
 """How much sound a `WaveformStage` is given at once, unless a single recording is longer."""
@@ -112,6 +115,14 @@ def changed(sound: Sound, rate: int | None, mono: bool) -> Sound:
     return Sound(samples, rate or sound.rate)
 
 
+def streamed(
+    source: Any, offset: float | None, duration: float | None, rate: int | None, mono: bool
+) -> Iterator[Samples]:
+    """The samples of a recording or a segment, in blocks, at a rate and mixed to `mono`. Raises BadAudio."""
+    with open_sound(source) as sound:
+        yield from converted(sound.windows(offset, duration), sound.header.rate, rate, mono)
+
+
 def recording_name(batch: AudioBatch, row: int) -> str:
     """What users know a row by: its file, or its id."""
     for name in (AUDIO_FILEPATH, batch.id_column):
@@ -149,6 +160,9 @@ class WaveformStage(ProcessingStage[AudioBatch, AudioBatch]):
 
     piece_seconds: ClassVar[float] = PIECE_SECONDS
 
+    streams: ClassVar[bool] = False
+    """Whether long recordings are given to `process_stream`. If not, those that do not fit in memory are set aside."""
+
     def waveform_rate(self) -> int | None:
         """`rate`, unless a parameter of the stage says otherwise."""
         return self.rate
@@ -164,16 +178,38 @@ class WaveformStage(ProcessingStage[AudioBatch, AudioBatch]):
         """In place of `process_waveforms`, for stages that must know the rate of each recording."""
         return self.process_waveforms(rows, [one.samples[:, 0] if self.mono else one.samples for one in sounds])
 
+    def process_stream(self, rows: AudioBatch, blocks: Iterator[Samples]) -> AudioBatch:
+        """In place of `process_waveforms`, for one row whose recording is long: its samples, in blocks of any size."""
+        raise NotImplementedError(f"{type(self).__name__} has streams = True, and must write process_stream")
+
     def process(self, task: AudioBatch) -> Iterator[AudioBatch]:
         start, seconds = 0, 0.0
         decoded: list[Sound | BadAudio] = []
-        for row, sound in enumerate(sounds(task, self.waveform_rate(), self.mono)):
+        limit = STREAMED_BYTES if self.streams else MAX_DECODED_BYTES
+        for row, sound in enumerate(sounds(task, self.waveform_rate(), self.mono, limit)):
+            if self.streams and isinstance(sound, LongAudio):
+                if decoded:
+                    yield self._process_piece(task, start, decoded)
+                yield self._process_long(task, row)
+                start, seconds, decoded = row + 1, 0.0, []
+                continue
             decoded.append(sound)
             seconds += 0.0 if isinstance(sound, BadAudio) else sound.seconds
             if seconds >= self.piece_seconds and row + 1 < task.num_items:
                 yield self._process_piece(task, start, decoded)
                 start, seconds, decoded = row + 1, 0.0, []
-        yield self._process_piece(task, start, decoded)
+        if start < task.num_items or not task.num_items:
+            yield self._process_piece(task, start, decoded)
+
+    def _process_long(self, task: AudioBatch, row: int) -> AudioBatch:
+        source, offset, duration = sources_of(task.slice(row, 1))[0]
+        try:
+            return self.process_stream(
+                task.slice(row, 1), streamed(source, offset, duration, self.waveform_rate(), self.mono)
+            )
+        except BadAudio as error:
+            set_aside_row(task, row, error, self)
+            return self.process_sounds(task.slice(row, 0), [])
 
     def _process_piece(self, task: AudioBatch, start: int, decoded: Sequence[Sound | BadAudio]) -> AudioBatch:
         for index, one in enumerate(decoded):

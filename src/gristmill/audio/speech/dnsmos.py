@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gristmill.audio.speech.package_weights import RATE, PackageFile, session
+from gristmill.models.model_loader import Device
+from gristmill.models.onnx_engine import OnnxModel
+from gristmill.models.onnx_parts import model_part
 
 if TYPE_CHECKING:
     from gristmill.audio.decode import Samples
@@ -19,6 +24,11 @@ P808 = PackageFile("speechmos", "dnsmos_models/model_v8.onnx", _INSTALL)
 
 WINDOW = 144_160
 """Samples that the models hear at once, 9.01 seconds."""
+
+_ROOM = 10 * RATE
+_FRAMES, _CONVOLVED = "mos_estimator_logpow/truediv:0", "mos_estimator_logpow/conv2d_3/Relu:0"
+_EDGE, _NEW_FRAMES = 4, 100
+"""How far the large convolutions see, and how many frames there are in a second."""
 
 _FITTED = {
     "ovrl": (-0.06766283, 1.11546468, 0.04602535),
@@ -32,23 +42,89 @@ _MELS, _FFT, _HOP = 120, 321, 160
 
 def dnsmos(samples: Samples, p808: bool, threads: int = 1) -> dict[str, float]:
     """The mean ratings of windows that begin each second: ovrl, sig and bak, or p808."""
-    windows = _windows(samples)
-    if p808:
-        model = session(str(P808.find()), threads)
-        ratings = [model({"input_1": _mel(window[:-_HOP])[None]})["Identity:0"][0, 0] for window in windows]
-        return {"p808": float(np.mean(ratings))}
-    model = session(str(PRIMARY.find()), threads)
-    raw = np.concatenate([model({"input_1": window[None]})["Identity:0"] for window in windows])
-    columns = {"sig": raw[:, 0], "bak": raw[:, 1], "ovrl": raw[:, 2]}
-    return {name: float(np.mean(np.polyval(_FITTED[name], column))) for name, column in columns.items()}
-
-
-def _windows(samples: Samples) -> list[Samples]:
     clipped = np.clip(samples, -1.0, 1.0)
     while len(clipped) < WINDOW:
         clipped = np.concatenate([clipped, clipped])
-    count = max(len(clipped) // RATE - WINDOW // RATE, 1)  # of whole seconds, as in the package
-    return [np.ascontiguousarray(clipped[at * RATE : at * RATE + WINDOW]) for at in range(count)]
+    return streamed_dnsmos(iter([clipped]), p808, threads)
+
+
+def streamed_dnsmos(blocks: Iterator[Samples], p808: bool, threads: int = 1) -> dict[str, float]:
+    """The same for a recording of at least ten seconds, in blocks of any size. What is held does not depend on it."""
+    ratings = _P808(threads) if p808 else _Primary(threads)
+    windows = 0
+    for window in _windows(blocks):
+        ratings.hear(window)
+        windows += 1
+    return {name: float(value) / windows for name, value in ratings.sums.items()}
+
+
+def _windows(blocks: Iterator[Samples]) -> Iterator[Samples]:
+    """Windows that begin each second; there are ten whole seconds from the beginning of each, unless it is the only
+    one, as in the package."""
+    rest = np.zeros(0, np.float32)
+    given = False
+    for block in blocks:
+        rest = np.concatenate([rest, np.clip(block, -1.0, 1.0)])
+        at = 0
+        while len(rest) - at >= _ROOM:
+            yield rest[at : at + WINDOW]
+            given, at = True, at + RATE
+        rest = rest[at:]
+    if not given:
+        yield rest[:WINDOW]
+
+
+class _P808:
+    """The sum of the ratings of windows by the P.808 model."""
+
+    def __init__(self, threads: int) -> None:
+        self._model = session(str(P808.find()), threads)
+        self.sums: dict[str, Any] = {"p808": 0.0}
+
+    def hear(self, window: Samples) -> None:
+        self.sums["p808"] += self._model({"input_1": _mel(window[:-_HOP])[None]})["Identity:0"][0, 0]
+
+
+class _Primary:
+    """The sums of the ratings of windows by the model of voice, background and both.
+
+    Nearly all of its time goes into four convolutions that see four frames to each side. So in a window they are only
+    computed for the frames that are new in it, and for the four at its ends, where the window before saw sound and this
+    one sees nothing.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._parts = _parts_of(str(PRIMARY.find()), threads)
+        self.sums: dict[str, Any] = dict.fromkeys(_FITTED, 0.0)
+        self._inner: Any = None  # the convolutions of frames that the next window has too, but for its first ones
+
+    def hear(self, window: Samples) -> None:
+        front, convolutions, rating = self._parts
+        frames = front({"input_1": np.ascontiguousarray(window)[None]})[_FRAMES]
+
+        def convolved(start: int, end: int) -> Any:
+            return convolutions({_FRAMES: np.ascontiguousarray(frames[:, start:end])})[_CONVOLVED]
+
+        count = frames.shape[1]
+        if self._inner is None:
+            whole = convolved(0, count)
+        else:
+            known = self._inner.shape[2]  # frames _EDGE to _EDGE + known of this window
+            new = convolved(known, count)[:, :, _EDGE:]
+            whole = np.concatenate([convolved(0, 2 * _EDGE)[:, :, :_EDGE], self._inner, new], axis=2)
+        self._inner = whole[:, :, _EDGE + _NEW_FRAMES : count - _EDGE]
+        raw = rating({_CONVOLVED: whole})["Identity:0"][0]
+        for column, name in enumerate(("sig", "bak", "ovrl")):
+            self.sums[name] += np.polyval(_FITTED[name], raw[column])
+
+
+@cache
+def _parts_of(path: str, threads: int) -> tuple[OnnxModel, OnnxModel, OnnxModel]:
+    """The primary model in three parts: samples to frames, the large convolutions, and the rest."""
+    model = Path(path).read_bytes()
+    parts = (({"input_1": 2}, _FRAMES), ({_FRAMES: 3}, _CONVOLVED), ({_CONVOLVED: 4}, "Identity:0"))
+    made = [OnnxModel(model_part(model, inputs, [output]), Device(threads=threads)) for inputs, output in parts]
+    return made[0], made[1], made[2]
 
 
 @cache

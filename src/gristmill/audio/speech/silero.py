@@ -5,6 +5,7 @@ The weights are those of the package `silero-vad`, in the form that takes a whol
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -29,19 +30,34 @@ _SHORT_SILENCE = 0.098
 
 def speech_probabilities(samples: npt.NDArray[np.float32], threads: int = 1) -> Probabilities:
     """For each frame of 512 samples at 16 kHz the probability that someone speaks."""
+    return streamed_probabilities(iter([samples]), threads)[0]
+
+
+def streamed_probabilities(blocks: Iterator[npt.NDArray[np.float32]], threads: int = 1) -> tuple[Probabilities, float]:
+    """The same for samples in blocks of any size, and how many seconds they are. Little of it is held at once."""
     model = session(str(SILERO.find()), threads)
-    count = -(-len(samples) // FRAME)
-    padded = np.zeros(CONTEXT + count * FRAME, np.float32)
-    padded[CONTEXT : CONTEXT + len(samples)] = samples
-    frames = np.lib.stride_tricks.sliding_window_view(padded, CONTEXT + FRAME)[::FRAME]
-    found = np.empty(count, np.float32)
-    hidden = cell = np.zeros((1, 1, 128), np.float32)
-    for at in range(0, count, _CALL_FRAMES):
-        given = {"input": np.ascontiguousarray(frames[at : at + _CALL_FRAMES]), "h": hidden, "c": cell}
-        answer = model(given)
-        found[at : at + _CALL_FRAMES] = answer["speech_probs"]
-        hidden, cell = answer["hn"], answer["cn"]
-    return found
+    state = {"h": np.zeros((1, 1, 128), np.float32), "c": np.zeros((1, 1, 128), np.float32)}
+    found: list[Probabilities] = []
+    rest = np.zeros(CONTEXT, np.float32)  # what the next frame needs of the one before, and the samples after it
+    total = 0
+
+    def heard(padded: npt.NDArray[np.float32]) -> None:
+        frames = np.lib.stride_tricks.sliding_window_view(padded, CONTEXT + FRAME)[::FRAME]
+        for at in range(0, len(frames), _CALL_FRAMES):
+            answer = model({"input": np.ascontiguousarray(frames[at : at + _CALL_FRAMES]), **state})
+            found.append(answer["speech_probs"])
+            state.update(h=answer["hn"], c=answer["cn"])
+
+    for block in blocks:
+        total += len(block)
+        rest = np.concatenate([rest, block])
+        whole = (len(rest) - CONTEXT) // FRAME * FRAME
+        if whole:
+            heard(rest[: CONTEXT + whole])
+            rest = rest[whole:]
+    if len(rest) > CONTEXT:
+        heard(np.pad(rest, (0, CONTEXT + FRAME - len(rest))))
+    return np.concatenate(found) if found else np.zeros(0, np.float32), total / RATE
 
 
 class SpeechLimits(NamedTuple):

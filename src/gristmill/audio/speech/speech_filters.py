@@ -7,14 +7,14 @@ DNSMOSFilter        how good it sounds, as people would judge it
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gristmill.audio.filters import AudioRangeFilter
-from gristmill.audio.speech.dnsmos import PRIMARY, QUALITIES, dnsmos
-from gristmill.audio.speech.silero import SILERO, speech_probabilities
+from gristmill.audio.speech.dnsmos import PRIMARY, QUALITIES, dnsmos, streamed_dnsmos
+from gristmill.audio.speech.silero import SILERO, speech_probabilities, streamed_probabilities
 from gristmill.core.errors import did_you_mean, require
 
 if TYPE_CHECKING:
@@ -38,6 +38,10 @@ class SpeechModelFilter(AudioRangeFilter):
     @abstractmethod
     def hear(self, samples: Samples) -> Any:
         """What the model says to samples at 16 kHz, one channel. `score_audio` is given it."""
+
+    @abstractmethod
+    def hear_blocks(self, blocks: Iterator[Samples]) -> Any:
+        """The same for a long recording, in blocks of any size."""
 
     @abstractmethod
     def check(self) -> None:
@@ -64,6 +68,9 @@ class SpeechShareFilter(SpeechModelFilter):
 
     def hear(self, samples: Samples) -> Any:
         return speech_probabilities(samples)
+
+    def hear_blocks(self, blocks: Iterator[Samples]) -> Any:
+        return streamed_probabilities(blocks)[0]
 
     def score_audio(self, audio: Any) -> float:
         return float(np.mean(audio >= self.probability))
@@ -96,6 +103,9 @@ class DNSMOSFilter(SpeechModelFilter):
 
     def hear(self, samples: Samples) -> Any:
         return dnsmos(samples, self.quality == "p808")
+
+    def hear_blocks(self, blocks: Iterator[Samples]) -> Any:
+        return streamed_dnsmos(blocks, self.quality == "p808")
 
     def score_audio(self, audio: Any) -> float:
         return float(audio[self.quality])

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
 from gristmill.audio.batch import AUDIO_FILEPATH, DURATION, OFFSET, AudioBatch
 from gristmill.audio.clean_sound import with_segments
 from gristmill.audio.decode import Sound
-from gristmill.audio.speech.silero import SILERO, SpeechLimits, speech_probabilities, speech_spans
+from gristmill.audio.speech.silero import (
+    SILERO,
+    SpeechLimits,
+    speech_probabilities,
+    speech_spans,
+    streamed_probabilities,
+)
 from gristmill.audio.waveforms import WaveformStage
 from gristmill.audio.write_recordings import ORIGINAL_FILE
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.table_conversion import json_array
 from gristmill.core.errors import require
 from gristmill.core.stage import Columns
+
+if TYPE_CHECKING:
+    from gristmill.audio.decode import Samples
+    from gristmill.audio.speech.silero import Probabilities
 
 SEGMENTS, SEGMENT_NUM, START_MS, END_MS = "segments", "segment_num", "start_ms", "end_ms"
 
@@ -27,8 +37,10 @@ class VADSegmentationStage(WaveformStage):
     A row is a segment of its file, by `offset` and `duration`: no sound is copied. `start_ms` and `end_ms` are times in
     the file. With `nested`, rows stay as they are, and the column `segments` lists start, end, duration and number, in
     seconds of the file. Segments are between `min_duration_sec` and `max_duration_sec`, at least `min_interval_ms` of
-    silence apart, and padded by `speech_pad_ms`.
+    silence apart, and padded by `speech_pad_ms`. Long recordings are read window by window.
     """
+
+    streams: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -63,12 +75,21 @@ class VADSegmentationStage(WaveformStage):
         SILERO.find()
 
     def process_sounds(self, rows: AudioBatch, sounds: Sequence[Sound]) -> AudioBatch:
+        threads = max(int(self.resources.cpus), 1)
+        heard = [(speech_probabilities(sound.samples[:, 0], threads), sound.seconds) for sound in sounds]
+        return self._cut(rows, heard)
+
+    def process_stream(self, rows: AudioBatch, blocks: Iterator[Samples]) -> AudioBatch:
+        channel = (block[:, 0] for block in blocks)
+        return self._cut(rows, [streamed_probabilities(channel, max(int(self.resources.cpus), 1))])
+
+    def _cut(self, rows: AudioBatch, heard: Sequence[tuple[Probabilities, float]]) -> AudioBatch:
+        """The rows by where people speak, given the probabilities and the length of each."""
         names = rows.get_columns()
         begins = rows.data.column(OFFSET).to_pylist() if OFFSET in names else [None] * rows.num_items
-        threads = max(int(self.resources.cpus), 1)
         spans = []
-        for sound, begin in zip(sounds, begins, strict=True):
-            found = speech_spans(speech_probabilities(sound.samples[:, 0], threads), sound.seconds, self._limits)
+        for (probabilities, seconds), begin in zip(heard, begins, strict=True):
+            found = speech_spans(probabilities, seconds, self._limits)
             spans.append([(start + (begin or 0.0), end + (begin or 0.0)) for start, end in found])
         return self._nested(rows, spans) if self.nested else self._segments(rows, spans)
 
