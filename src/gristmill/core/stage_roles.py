@@ -8,6 +8,7 @@ The framework asks with `isinstance`. Every method has a default, so a stage wri
     MainColumnRole    names the column that it works on above all
     ReportingRole     turns its counters into what users see, and warns
     LookAheadRole     knows the stages that come after it in its worker
+    LastingRecordsRole  keeps records of its own with those of the run
     WholeInputRole    a failure concerns its whole input, so no record can be set aside for it
       GatherRole      receives all tasks of a source as one (`MergingStage` makes fewer of them)
     RunStateRole      keeps directories or state for the time of a run
@@ -102,6 +103,14 @@ class LookAheadRole:
     def see_later_stages(self, stages: Sequence[ProcessingStage[Any, Any]]) -> None:
         """In the worker, before `setup`: the stages that come after this one there. What a stage returns must not
         depend on them: the same stages may run in other workers."""
+
+
+class LastingRecordsRole:
+    """Keeps records of its own with those of the run, from one attempt to the next."""
+
+    def assign_records(self, url: str, storage_options: Mapping[str, Any], attempt: str) -> None:
+        """Before the first task of each attempt: the directory of the records, "" if the run has none, and the name of
+        the attempt."""
 
 
 class WholeInputRole:

@@ -185,6 +185,11 @@ class Run:
         return self.before is not None
 
     @property
+    def attempt(self) -> str:
+        """The name of this attempt, which no other has."""
+        return self._attempt
+
+    @property
     def scratch(self) -> str | None:
         """A local directory for results that do not fit in memory."""
         lasts = self.store and not self.restarts and "://" not in self.store.url

@@ -28,13 +28,14 @@ from gristmill.core.records.source_counts import NamedStats, SourceCounts, summe
 from gristmill.core.records.stage_stats import StageStats
 from gristmill.core.result import check_row_accounting
 from gristmill.core.run.stream_shutdown import closing_stream
-from gristmill.core.stage_roles import ReportingRole, RunStateRole
+from gristmill.core.stage_roles import LastingRecordsRole, ReportingRole, RunStateRole
 from gristmill.core.task import EmptyTask, ScoreFiles, Task, WrittenFiles, name_sources
 
 if TYPE_CHECKING:
     from gristmill.core.executor import TaskRef
     from gristmill.core.plan.planner import Plan
     from gristmill.core.records.quarantine import Quarantine
+    from gristmill.core.stage_roles import RecordsLocation
     from gristmill.core.task import Lineage
 
 SEGMENTS_FOLDER = "segments"
@@ -153,6 +154,7 @@ def assigned_directories(plan: Plan, run: Run) -> Iterator[None]:
 
     A temporary one is created beside the output if possible, where there is space and all nodes can access it.
     """
+    lasting = _assign_records(plan, run)
     if plan.next_segment is None:
         yield
         return
@@ -162,13 +164,6 @@ def assigned_directories(plan: Plan, run: Run) -> Iterator[None]:
         beside_output = commit.temporary_directory() if commit else None
         local_directory = "" if beside_output else tempfile.mkdtemp(prefix="gristmill-run-")
         url, options = (beside_output[0], dict(beside_output[1])) if beside_output else (local_directory, {})
-    lasting = (
-        (run.url, run.storage_options)
-        if run.store
-        else next(iter(commit.records_directories()), None)
-        if commit
-        else None
-    )
     stateful: list[RunStateRole] = []
     for segment in plan.segments:
         for stage in segment.stages:
@@ -184,6 +179,17 @@ def assigned_directories(plan: Plan, run: Run) -> Iterator[None]:
             stateful_stage.remove_temporary_files()
         if local_directory:
             shutil.rmtree(local_directory, ignore_errors=True)
+
+
+def _assign_records(plan: Plan, run: Run) -> RecordsLocation:
+    """Tell stages where the records of the run are, its own directory or else beside the output, and return that."""
+    commit = plan.segments[-1].commit
+    beside = next(iter(commit.records_directories()), None) if commit else None
+    lasting = (run.url, run.storage_options) if run.store else beside
+    for stage in plan.all_stages:
+        if isinstance(stage, LastingRecordsRole):
+            stage.assign_records(*(lasting or ("", {})), run.attempt)
+    return lasting
 
 
 @fast_dataclass(slots=True)

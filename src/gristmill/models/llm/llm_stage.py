@@ -1,0 +1,150 @@
+"""LLMStage: the base of stages that ask a language model, in every modality.
+
+A subclass makes requests of its rows and calls `ask`:
+
+    class Caption(LLMStage[ImageBatch, ImageBatch]):
+        def process(self, task):
+            answers = self.ask([self.request([user_message([image_part(data)])]) for data in ...])
+
+One worker asks for all rows of a batch at once, as many at a time as the client may, so one worker is enough and the
+default. Answers are kept with the records of the run, or in `cache`; what was answered is not asked again, whatever
+killed the run, and whatever changed in stages after this one.
+
+What is given up: a row waits for the slowest answer of its batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from gristmill.core.errors import PlanError
+from gristmill.core.records.run_location import directory_url
+from gristmill.core.stage import ProcessingStage
+from gristmill.core.stage_roles import LastingRecordsRole, ReportingRole
+from gristmill.core.task import Task, digest
+from gristmill.models.llm.answer_store import AnswerStore
+from gristmill.models.llm.generation_config import GenerationConfig
+from gristmill.models.llm.llm_client import asking_client, check_client
+from gristmill.models.llm.llm_request import Answer, FailedRequest, LLMRequest, Message
+from gristmill.models.llm.llm_session import LLMSession
+from gristmill.models.llm.openai_client import AsyncOpenAIClient
+from gristmill.models.llm.spending import Budget, Spending, Spent
+from gristmill.models.llm.structured_output import schema_of
+
+if TYPE_CHECKING:
+    from gristmill.core.stage import WorkerMetadata
+
+ANSWERS, LEASES = "answers", "budget"
+"""Folders among the records of a run."""
+
+In = TypeVar("In", bound=Task[Any])
+Out = TypeVar("Out", bound=Task[Any])
+
+
+class LLMStage(ProcessingStage[In, Out], LastingRecordsRole, ReportingRole):
+    """Asks a language model about its rows. A subclass writes `process` or `process_batch`.
+
+    `client` may also be the parameters of an `AsyncOpenAIClient`, as recipes have them. `cache` is a directory, on any
+    fsspec URL, for answers that several runs share; `cache_only` takes answers from there and never asks.
+    """
+
+    is_base: ClassVar[bool] = True
+    num_workers = 1
+    not_identity: ClassVar[tuple[str, ...]] = ("client", "cache", "cache_options", "cache_only", "budget")
+    schema: Any = None
+
+    def __init__(
+        self,
+        client: Any = None,
+        model_name: str = "",
+        generation_config: GenerationConfig | Mapping[str, Any] | None = None,
+        cache: str | None = None,
+        cache_options: Mapping[str, Any] | None = None,
+        cache_only: bool = False,
+        budget: Budget | Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.client, self.model_name, self.generation_config = client, model_name, generation_config
+        self.cache, self.cache_options, self.cache_only, self.budget = cache, cache_options, cache_only, budget
+        if client is None:
+            raise TypeError(f"{self.name}: client must be given, such as AsyncOpenAIClient(base_url=...)")
+        self._client = AsyncOpenAIClient(**client) if isinstance(client, Mapping) else client
+        check_client(self.name, self._client)
+        self.client_identity = None if isinstance(self._client, AsyncOpenAIClient) else type(self._client)
+        if not isinstance(model_name, str) or not model_name:
+            raise ValueError(f"{self.name}: model_name must be given: {model_name!r}")
+        self._config, self._budget = GenerationConfig.of(generation_config), Budget.of(budget)
+        self._records: tuple[str, Mapping[str, Any], str] = ("", {}, "")
+        self._spent = Spent()
+        self._session: LLMSession | None = None
+
+    def check(self) -> None:
+        budget = self._budget
+        if budget is not None and budget.max_cost is not None and self.model_name not in budget.prices:
+            raise PlanError(f"stage {self.name!r}: max_cost needs a price for the model {self.model_name!r} in prices")
+
+    # -- the run ---------------------------------------------------------------------------------------
+
+    def assign_records(self, url: str, storage_options: Mapping[str, Any], attempt: str) -> None:
+        """In the driver, before each attempt: where answers are kept, and what was spent so far."""
+        self._records = (url, dict(storage_options), attempt)
+        if self._budget is not None and self._budget.is_limited and url:
+            store = self._open_store()
+            assert store is not None, "there is a place for it"
+            self._spent = self._budget.spent_by(store.run, store.lines())
+
+    def _open_store(self) -> AnswerStore | None:
+        url, options, _ = self._records
+        if not self.cache and not url:
+            return None
+        run = digest([directory_url(url)], 6) if url else ""
+        if self.cache:
+            return AnswerStore(self.cache, self.cache_options, run)
+        return AnswerStore(f"{url}/{ANSWERS}", options, run)
+
+    def _open_spending(self) -> Spending | None:
+        if self._budget is None:
+            return None
+        url, options, attempt = self._records
+        shared = digest([repr(self._budget.left(Spent()))], 4)
+        leases = f"{url}/{LEASES}/{attempt}-{shared}" if url and self._budget.is_limited else ""
+        return Spending(self._budget, self._spent, leases, options)
+
+    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
+        client = None
+        if not self.cache_only:
+            client = asking_client(self._client)
+            client.share(self._workers())
+        notes = {"stage": self.name}
+        self._session = LLMSession(client, self._open_store(), self._open_spending(), self.count, notes)
+
+    def _workers(self) -> int:
+        return self.num_workers if isinstance(self.num_workers, int) else 1
+
+    def teardown(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_session": None}
+
+    # -- for subclasses --------------------------------------------------------------------------------
+
+    def request(self, messages: Sequence[Message], sample: int = 0, model: str = "") -> LLMRequest:
+        """A request of this stage, for the n-th answer to the same messages."""
+        return LLMRequest(model or self.model_name, messages, self._config, schema_of(self.schema), sample)
+
+    def ask(self, requests: Sequence[LLMRequest]) -> list[Answer | FailedRequest]:
+        """The answer to each request, or why there is none; put that row into quarantine."""
+        if self._session is None:
+            self.setup()  # called by hand
+        assert self._session is not None, "opened by setup"
+        outcomes = self._session.ask(requests)
+        cut = sum(isinstance(outcome, Answer) and outcome.is_cut for outcome in outcomes)
+        failed = sum(isinstance(outcome, FailedRequest) for outcome in outcomes)
+        for name, number in (("cut_answers", cut), ("failed_requests", failed)):
+            if number:
+                self.count(name, number)
+        return outcomes
