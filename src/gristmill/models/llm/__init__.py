@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gristmill.core.lazy import lazy
+from gristmill.core.lazy_imports import lazy
 
 if TYPE_CHECKING:
     from gristmill.models.llm.answer_store import AnswerStore as AnswerStore

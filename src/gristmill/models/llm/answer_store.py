@@ -23,6 +23,7 @@ from typing import Any
 import orjson
 
 from gristmill.core.errors import cannot_write
+from gristmill.core.records.remote_storage import open_file_system
 from gristmill.core.records.run_location import directory_url
 from gristmill.core.records.run_record_store import refuse_login, without_listing_cache
 from gristmill.models.llm.llm_request import Answer
@@ -227,9 +228,7 @@ class _Bucket:
     appends = False
 
     def __init__(self, url: str, storage_options: Mapping[str, Any]) -> None:
-        import fsspec
-
-        self.system, self.root = fsspec.core.url_to_fs(url, **storage_options)
+        self.system, self.root = open_file_system(url, storage_options)
 
     def sizes(self) -> dict[str, int]:
         with without_listing_cache(self.system):

@@ -19,6 +19,7 @@ from typing import Any
 
 from gristmill.core.errors import BudgetReachedError, cannot_write
 from gristmill.core.fast_dataclass import fast_dataclass
+from gristmill.core.records.remote_storage import open_file_system
 
 UNITS = 256
 
@@ -170,9 +171,7 @@ class _DiskLeases:
 
 class _ObjectLeases:
     def __init__(self, url: str, storage_options: Mapping[str, Any]) -> None:
-        import fsspec
-
-        self.system, self.root = fsspec.core.url_to_fs(url, **storage_options)
+        self.system, self.root = open_file_system(url, storage_options)
         self.system.makedirs(self.root, exist_ok=True)
 
     def take(self, name: str) -> bool:
