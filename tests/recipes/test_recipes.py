@@ -302,10 +302,18 @@ def test_the_catalogue_is_what_the_packages_list() -> None:
     import gristmill.dedup
     import gristmill.download
     import gristmill.image
+    import gristmill.interleaved
     import gristmill.text
 
     names = set(catalogue())
-    packages = (gristmill.text, gristmill.dedup, gristmill.image, gristmill.audio, gristmill.download)
+    packages = (
+        gristmill.text,
+        gristmill.dedup,
+        gristmill.image,
+        gristmill.audio,
+        gristmill.download,
+        gristmill.interleaved,
+    )
     listed = [(package, name) for package in packages for name in package.__all__]
     classes = {name for package, name in listed if isinstance(getattr(package, name), type)}
     usable = (ProcessingStage, gristmill.text.DocumentFilter, gristmill.text.DocumentModifier, SampleFilter)

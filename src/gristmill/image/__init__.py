@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gristmill.image.filters import ImageFileSizeFilter as ImageFileSizeFilter
     from gristmill.image.filters import ImageFilter as ImageFilter
     from gristmill.image.filters import ImageFormatFilter as ImageFormatFilter
+    from gristmill.image.filters import ImageQRCodeFilter as ImageQRCodeFilter
     from gristmill.image.filters import ImageResolutionFilter as ImageResolutionFilter
     from gristmill.image.filters import ImageTextFilter as ImageTextFilter
     from gristmill.image.filters import ImageWatermarkFilter as ImageWatermarkFilter

@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from gristmill.core.errors import require
 from gristmill.image.image_header import FORMATS, Header
 from gristmill.samples.filters import SIZE, RangeFilter, SampleFilter
 
@@ -360,3 +361,34 @@ def smooth(image: Any, reach: int = 4) -> Any:
     sums = np.pad(sums, ((1, 0), (1, 0)))
     squares = sums[size:, size:] - sums[:-size, size:] - sums[size:, :-size] + sums[:-size, :-size]
     return (squares / size**2).astype(np.float32)
+
+
+class ImageQRCodeFilter(ImageRangeFilter):
+    """Keeps images of which QR codes cover no more than `max_share`.
+
+    Codes are looked for in the image at a shorter side of 256 pixels: one too small to be read there does not count.
+    Needs `gristmill[qrcode]`.
+    """
+
+    looks_at = PIXELS
+
+    def __init__(self, max_share: float = 0.05) -> None:
+        self.max_share = max_share
+        self._check_bounds()
+
+    def score_image(self, image: Any) -> float:
+        zxing = require("zxingcpp", "qrcode", "QR codes")
+        found = zxing.read_barcodes(image, formats=zxing.BarcodeFormat.QRCode, return_errors=True)
+        covered = sum(map(_area, found)) / (image.shape[0] * image.shape[1])
+        return float(min(1.0, covered))
+
+    def bounds(self) -> tuple[float | None, float | None]:
+        return None, self.max_share
+
+
+def _area(code: Any) -> float:
+    """The area between the four corners of a code."""
+    place = code.position
+    corners = [place.top_left, place.top_right, place.bottom_right, place.bottom_left]
+    pairs = zip(corners, [*corners[1:], corners[0]], strict=True)
+    return abs(sum(float(one.x * two.y - two.x * one.y) for one, two in pairs)) / 2

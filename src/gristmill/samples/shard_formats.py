@@ -72,7 +72,7 @@ class WebDatasetFormat(OutputFormat):
     def join(self, fragments: Sequence[Fragment], schema: pa.Schema, parts: OutputFiles) -> None:
         _check_encoded_column(self.kind, schema)
         tables = fragment_tables(fragments, schema, parts.target)
-        for shard in _split_into_shards(tables, self.samples_per_tar):
+        for shard in split_into_shards(tables, self.samples_per_tar):
             index = ShardIndex(self.kind)
             with parts.create() as tar:
                 self._write(shard, tar, index)
@@ -172,7 +172,7 @@ def clear_directory(target: OutputDirectory, name: str) -> None:
     OutputDirectory(target.file(name), target.storage_options).remove_all()
 
 
-def _split_into_shards(tables: Iterable[pa.Table], samples: int) -> Iterator[Iterator[pa.Table]]:
+def split_into_shards(tables: Iterable[pa.Table], samples: int) -> Iterator[Iterator[pa.Table]]:
     """The rows in runs of `samples`, each as a stream: a shard need not fit into memory."""
     waiting = iter(tables)
     rest: list[pa.Table] = []

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from gristmill.core.errors import require
@@ -66,25 +68,11 @@ class PdfExtractor(DocumentExtractor):
 
     def pages(self, data: bytes) -> list[str]:
         """The text of each page."""
-        if len(data) > self.max_bytes:
-            raise PdfError(f"{len(data):,} bytes, more than the limit of {self.max_bytes:,} (max_bytes)")
-        if b"%PDF-" not in data[:1024]:
-            raise PdfError("not a PDF: it does not begin with %PDF")
-        library = require("pypdfium2", "pdf", "reading PDF")
-        try:
-            document = library.PdfDocument(data, password=self.password)
-        except library.PdfiumError as error:
-            locked = getattr(error, "err_code", None) == _PASSWORD
-            raise PdfError("encrypted: a password is required" if locked else f"damaged: {error}") from error
-        try:
-            return self._read(document, library)
-        finally:
-            document.close()
+        with open_pdf(data, self.max_bytes, self.password) as document:
+            return self._read(document, require("pypdfium2", "pdf", "reading PDF"))
 
     def _read(self, document: Any, library: Any) -> list[str]:
-        count = len(document)
-        if self.max_pages is not None and count > self.max_pages:
-            raise PdfError(f"{count:,} pages, more than the limit of {self.max_pages:,} (max_pages)")
+        count = page_count(document, self.max_pages)
         deadline = time.monotonic() + self.max_seconds
         pages = []
         for number in range(count):
@@ -105,6 +93,32 @@ class PdfExtractor(DocumentExtractor):
 
     def output_columns(self) -> list[str]:
         return ["text", "pages"]
+
+
+@contextmanager
+def open_pdf(data: bytes, max_bytes: int, password: str | None = None) -> Iterator[Any]:
+    """The document of pypdfium2 in these bytes. Raises a PdfError that says why there is none."""
+    if len(data) > max_bytes:
+        raise PdfError(f"{len(data):,} bytes, more than the limit of {max_bytes:,} (max_bytes)")
+    if b"%PDF-" not in data[:1024]:
+        raise PdfError("not a PDF: it does not begin with %PDF")
+    library = require("pypdfium2", "pdf", "reading PDF")
+    try:
+        document = library.PdfDocument(data, password=password)
+    except library.PdfiumError as error:
+        locked = getattr(error, "err_code", None) == _PASSWORD
+        raise PdfError("encrypted: a password is required" if locked else f"damaged: {error}") from error
+    try:
+        yield document
+    finally:
+        document.close()
+
+
+def page_count(document: Any, max_pages: int | None) -> int:
+    count = len(document)
+    if max_pages is not None and count > max_pages:
+        raise PdfError(f"{count:,} pages, more than the limit of {max_pages:,} (max_pages)")
+    return count
 
 
 def clean_page_text(raw: str, join_lines: bool = True) -> str:

@@ -9,7 +9,7 @@ What is given up: sparse files, and members that are links or devices, which are
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -36,12 +36,14 @@ _SPACES = b" " * 8
 
 
 class TarMember(NamedTuple):
-    """A file in an archive: its name, the offset of its first header, its size, and its bytes (None if not read)."""
+    """A file in an archive: its name, the offset of its first header, its size, its bytes (None if not read), and the
+    offset at which they begin, which is of use in an archive that is not compressed."""
 
     name: str
     offset: int
     size: int
     data: bytes | None
+    data_offset: int = 0
 
 
 class _Header(NamedTuple):
@@ -50,8 +52,11 @@ class _Header(NamedTuple):
     kind: bytes
 
 
-def read_members(source: FileInput, max_bytes: int = MAX_MEMBER_BYTES, with_data: bool = True) -> Iterator[TarMember]:
-    """The files of an archive, or of a part of one that begins and ends between members."""
+def read_members(
+    source: FileInput, max_bytes: int = MAX_MEMBER_BYTES, with_data: bool | Callable[[str], bool] = True
+) -> Iterator[TarMember]:
+    """The files of an archive, or of a part of one that begins and ends between members. `with_data` may say by the
+    name of a file whether its bytes are read."""
     part = source.part
     with source.open() as file:
         kind = detect_compression(part.path, file.read(64)) if part.start == 0 else None
@@ -138,7 +143,11 @@ class _Archive:
     """Iterates over the members of an archive, and reports its damage."""
 
     def __init__(
-        self, source: FileInput, stream: _PlainStream | _DecompressedStream, max_bytes: int, with_data: bool
+        self,
+        source: FileInput,
+        stream: _PlainStream | _DecompressedStream,
+        max_bytes: int,
+        with_data: bool | Callable[[str], bool],
     ) -> None:
         self.source, self.stream, self.max_bytes, self.with_data = source, stream, max_bytes, with_data
         self.end = source.part.end
@@ -187,9 +196,10 @@ class _Archive:
                 self._bad(offset, f"member {name!r} is a link or a device: only files are read")
             self.stream.skip(_padded(size) if header.kind not in b"123456" else 0)
             return None
-        if not self.with_data:
+        if not (self.with_data(name) if callable(self.with_data) else self.with_data):
+            start = self.stream.place
             self.stream.skip(_padded(size))
-            return TarMember(name, offset, size, None)
+            return TarMember(name, offset, size, None, start)
         if size > self.max_bytes:
             self._bad(offset, f"member {name!r} has {size:,} bytes, more than max_bytes={self.max_bytes:,}")
             self.stream.skip(_padded(size))
@@ -197,6 +207,7 @@ class _Archive:
         return self._whole(name, offset, size)
 
     def _whole(self, name: str, offset: int, size: int) -> TarMember | None:
+        start = self.stream.place
         try:
             data = self.stream.read(size)
         except DamagedStreamError as damage:
@@ -206,7 +217,7 @@ class _Archive:
             self._bad(offset, f"the tar is truncated in member {name!r}, after {len(data):,} of {size:,} bytes")
             return None
         self.stream.read(_padded(size) - size)
-        return TarMember(name, offset, size, data)
+        return TarMember(name, offset, size, data, start)
 
     def _read_extended(self, header: _Header, offset: int, extended: dict[str, str]) -> bool:
         """Read a GNU or PAX header about the next member. False at the end of the archive."""

@@ -1,0 +1,1 @@
+"""The forms in which interleaved documents are found, each to and from items."""
