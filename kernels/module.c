@@ -6,6 +6,7 @@
 #include "frames.h"
 #include "json.h"
 #include "lexemes.h"
+#include "transcripts.h"
 #include <time.h>
 
 void scratch_free(Scratch *scratch) {
@@ -334,6 +335,9 @@ static PyMethodDef methods[] = {
      "block_motion(before, frame, width, height, reach, per_step): for each whole block of 8 x 8 pixels of a grey picture where "
      "it was in the one before, relative to where it is: x and y, a signed byte each. A step away costs as much as a "
      "difference of `per_step`."},
+    {"word_distances", word_distances, METH_VARARGS,
+     "word_distances(left, right): how many words to replace, leave out and put in to make one text of the other, and how many "
+     "words each has, 24 bytes for each row: three 64-bit integers."},
     {NULL, NULL, 0, NULL},
 };
 

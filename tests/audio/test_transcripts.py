@@ -34,6 +34,7 @@ from gristmill.audio import (
     TranscriptWordRateFilter,
     WhisperHallucinationStage,
 )
+from gristmill.audio.transcripts import error_rates
 from gristmill.audio.transcripts.error_rates import character_error_rates, plain_words, word_error_rates
 from gristmill.core.errors import ColumnError, InputError
 from tests.audio.sound_fixtures import read_manifest_file, write_manifest_file
@@ -140,6 +141,23 @@ def test_error_rates_are_those_of_jiwer(pairs: list[tuple[str, str]]) -> None:
     wer, cer = word_error_rates(references, others), character_error_rates(references, others)
     assert wer == pytest.approx([100 * jiwer.wer(one, two) for one, two in pairs])
     assert cer == pytest.approx([100 * jiwer.cer(one, two) for one, two in pairs])
+
+
+SPACES = " \t\n\x0b\x1c\x85\u00a0\u2003\u3000"
+MANY_WORDS = st.lists(
+    st.sampled_from(["a", "b", "Wort", "中文", "don't", "é", "e\u0301", "\U0001f600", "x" * 70]), max_size=200
+)
+
+
+@given(st.lists(st.tuples(MANY_WORDS, MANY_WORDS, st.sampled_from(SPACES)), min_size=1, max_size=5))
+def test_the_kernel_counts_words_as_the_definition(pairs: list[tuple[list[str], list[str], str]]) -> None:
+    assert error_rates.kernels is not None
+    one, two = ([space + space.join(pair[at]) for *pair, space in pairs] for at in (0, 1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(error_rates, "kernels", None)
+        expected = word_error_rates(one, two)
+    assert word_error_rates(one, two) == pytest.approx(expected)
+    assert word_error_rates(pa.array(one), pa.array(two).cast(pa.large_string())) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,7 @@ def deduplicate(kernels: Any, draw: random.Random, texts: pa.Array) -> None:
     kernels.minhash(texts, *how, draw.choice([1, 3, 64, 260]), draw.random() < 0.5)
     kernels.simhash(texts, *how)
     kernels.jaccard(texts, other, *how)
+    kernels.word_distances(texts, other)
     sketch(kernels, draw, texts, how)
     kernels.similar_pairs(texts, *how, draw.random())
     kernels.repeated_spans(texts, draw.choice([1, 2, 7, 50]))

@@ -30,6 +30,7 @@ from gristmill.audio.transcripts.transcript_flags import (
     SKIP_ME,
     nested,
     noted,
+    text_column,
     text_values,
     values_of,
 )
@@ -56,7 +57,7 @@ class GetPairwiseWerStage(ProcessingStage[AudioBatch, AudioBatch]):
         return ["data"], [self.wer_key]
 
     def process(self, task: AudioBatch) -> AudioBatch:
-        texts = (text_values(self.name, task, name) for name in (self.text_key, self.pred_text_key))
+        texts = (text_column(self.name, task, name) for name in (self.text_key, self.pred_text_key))
         return task.with_column(self.wer_key, pa.array(np.round(word_error_rates(*texts), 2)))
 
 

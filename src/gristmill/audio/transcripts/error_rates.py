@@ -13,7 +13,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
+from gristmill.core.arrow.array_building import make_array
+from gristmill.core.arrow.native_kernels import kernels
 from gristmill.core.errors import require
 
 if TYPE_CHECKING:
@@ -21,7 +24,8 @@ if TYPE_CHECKING:
 
     Rates = npt.NDArray[np.float64]
 
-Texts = Sequence[str | None]
+Texts = Any
+"""A list of texts, or a column of strings."""
 
 WITHOUT_SPACES = frozenset({"bo", "dz", "ja", "km", "lo", "my", "th", "yue", "zh"})
 """Languages that do not put spaces between words: their words are counted by character."""
@@ -35,18 +39,34 @@ def _distances(references: Sequence[Any], others: Sequence[Any]) -> npt.NDArray[
 
 def _rates(references: Sequence[Any], others: Sequence[Any]) -> Rates:
     errors = _distances(references, others).astype(np.float64)
-    lengths = np.fromiter(map(len, references), np.float64, len(references))
+    return _shares(errors, np.fromiter(map(len, references), np.float64, len(references)))
+
+
+def _shares(errors: Rates, lengths: Rates) -> Rates:
     return np.where(lengths > 0, errors / np.maximum(lengths, 1.0), np.minimum(errors, 1.0)) * 100.0
 
 
 def word_error_rates(references: Texts, others: Texts) -> Rates:
     """The word error rate of each text against its reference."""
-    return _rates([words_of(text) for text in references], [words_of(text) for text in others])
+    if kernels is None:
+        one, two = ([words_of(text) for text in _listed(texts)] for texts in (references, others))
+        return _rates(one, two)
+    found = kernels.word_distances(_column(references), _column(others))
+    errors, lengths, _ = np.frombuffer(found, np.int64).reshape(-1, 3).T.astype(np.float64)
+    return _shares(errors, lengths)
+
+
+def _column(texts: Texts) -> pa.Array:
+    return texts if isinstance(texts, pa.Array) else make_array(texts, pa.large_string())
+
+
+def _listed(texts: Texts) -> Sequence[str | None]:
+    return list(texts.to_pylist() if isinstance(texts, pa.Array) else texts)
 
 
 def character_error_rates(references: Texts, others: Texts) -> Rates:
     """The character error rate of each text against its reference."""
-    return _rates([one_spaced(text) for text in references], [one_spaced(text) for text in others])
+    return _rates([one_spaced(text) for text in _listed(references)], [one_spaced(text) for text in _listed(others)])
 
 
 def words_of(text: str | None) -> list[str]:
@@ -93,7 +113,7 @@ def edge_errors(reference: str | None, other: str | None) -> tuple[int, int]:
     return begin, end
 
 
-def word_match_rates(references: Texts, others: Texts) -> Rates:
+def word_match_rates(references: Sequence[str | None], others: Sequence[str | None]) -> Rates:
     """How many words of each reference the other text has in the same order, in percent; 100 for a blank reference
     and a blank text, 0 for a blank reference alone."""
     similarity = require("rapidfuzz.distance.LCSseq", "audio", "error rates of transcripts").similarity

@@ -20,15 +20,21 @@ SKIP_ME, NOTES = "_skipme", "additional_notes"
 HALLUCINATION = "Hallucination"
 
 
-def text_values(user: str, batch: AudioBatch, name: str) -> list[str | None]:
-    """The texts of a column."""
+def text_column(user: str, batch: AudioBatch, name: str) -> pa.Array:
+    """A column of texts, as strings of one of two types."""
     column = column_of(user, batch, name)
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
-    if not any(is_text(column.type) for is_text in texts):
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        return column
+    if not pa.types.is_string_view(column.type) and not pa.types.is_null(column.type):
         raise ColumnError(f"{user!r}: column {name!r} is {column.type}, must be text")
-    values: list[str | None] = column.to_pylist()
+    return column.cast(pa.large_string())
+
+
+def text_values(user: str, batch: AudioBatch, name: str) -> list[str | None]:
+    """The texts of a column."""
+    values: list[str | None] = text_column(user, batch, name).to_pylist()
     return values
 
 
