@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from gristmill.video.frame_stage import FrameStage as FrameStage
     from gristmill.video.motion.motion_analyser import MotionAnalyser as MotionAnalyser
     from gristmill.video.one_pass import Measured as Measured
+    from gristmill.video.read import VideoParquetReader as VideoParquetReader
+    from gristmill.video.read import VideoReader as VideoReader
+    from gristmill.video.read import VideoReaderStage as VideoReaderStage
+    from gristmill.video.read import VideoWebDatasetReader as VideoWebDatasetReader
     from gristmill.video.score import VideoScore as VideoScore
     from gristmill.video.score import VideoScoreFilter as VideoScoreFilter
     from gristmill.video.shots.clip_spans import ClipLengths as ClipLengths

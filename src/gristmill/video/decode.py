@@ -203,7 +203,7 @@ class FrameStream:
         return frames if first is None else chain([first], frames)  # an index that lies
 
     def _decoded(self) -> Iterator[tuple[Any, int]]:
-        for packet in self._packets():
+        for packet in self.packets():
             if self.keyframes and not packet.is_keyframe and packet.size:
                 continue
             try:
@@ -220,7 +220,8 @@ class FrameStream:
                 self.num_frames += 1
                 yield frame, pts
 
-    def _packets(self) -> Iterator[Any]:
+    def packets(self) -> Iterator[Any]:
+        """Encoded pictures in the order of the file."""
         try:
             yield from self.opened.container.demux(self.opened.stream)
         except (self._av.error.FFmpegError, OSError) as error:
@@ -379,14 +380,27 @@ def probe_video(
     storage_options: Mapping[str, Any] | None = None,
     limits: DecodeLimits | None = None,
 ) -> StreamInfo:
-    """The header of a video, and what its first frame tells. Raises BadVideo."""
+    """The header of a video, and what its first frame tells. If the header does not say how long it is, its packets are
+    read to the end. Raises BadVideo."""
     with open_video(source, byte_range, storage_options) as opened:
         check_limits(opened.info, limits or DecodeLimits())
         stream = FrameStream(opened)
         for frame, pts in stream.frames():
-            return completed_info(opened.info, frame, pts)
+            info = completed_info(opened.info, frame, pts)
+            return info if info.duration_pts is not None else _with_length(info, opened, stream.end_pts)
         why = f": {stream.damage[0].reason}" if stream.damage else ""
         raise BadVideo(f"no frame could be decoded{why}")
+
+
+def _with_length(info: StreamInfo, opened: OpenVideo, end: int) -> StreamInfo:
+    """The header with the time at which the last packet ends."""
+    rate = info.fps
+    usual = max(round(1 / (rate * info.time_base)), 1) if rate else 1
+    stream = FrameStream(opened)
+    for packet in stream.packets():
+        if packet.pts is not None:
+            end = max(end, packet.pts + (int(packet.duration or 0) or usual))
+    return replace(info, duration_pts=end - info.start_pts)
 
 
 def _merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -10,9 +10,9 @@ again; so what is measured must not depend on how often that happens.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -46,6 +46,9 @@ FILMS = f"{DECODED}_films"
 
 DECODE_LIMITS = "decode_limits"
 """Key in `Batch.metadata`: the DecodeLimits of the reader."""
+
+STORAGE_OPTIONS = "storage_options"
+"""Key in `Batch.metadata`: how the reader opens remote files."""
 
 Span = tuple[int, int]
 """Time stamps: from the first up to, and without, the second."""
@@ -161,12 +164,12 @@ def measured_rows(
     rows_by_film: dict[int, list[int]] = {}
     for row, film in enumerate(films):
         rows_by_film.setdefault(id(film), []).append(row)
-    limits = limits_of(batch)
+    opening = opening_of(batch)
     for rows in in_turn(rows_by_film.values()):
         film, wanted = films[rows[0]], [spans[row] for row in rows]
         if film.failure is None:
             try:
-                frames = _measure(film, sources[rows[0]], wanted, analysers, ahead, limits)
+                frames = _measure(film, sources[rows[0]], wanted, analysers, ahead, opening)
                 if frames and stage is not None:
                     stage.count("decoded_frames", frames)
             except BadVideo as error:
@@ -180,7 +183,7 @@ def _measure(
     spans: Sequence[Span | None],
     analysers: Sequence[FrameAnalyser],
     ahead: Sequence[FrameAnalyser],
-    limits: DecodeLimits,
+    opening: Opening,
 ) -> int:
     """Decode what is not known of a film, once. Returns the number of frames."""
     asked = _distinct(one for one in analysers if not all(film.has(one, span) for span in spans))
@@ -192,10 +195,10 @@ def _measure(
     wanted = None if whole else [span for span in spans if span is not None]
     also = [one for one in also if whole or not one.whole_film]
     if film.info is None and not whole:
-        film.info = probe_video(source.source, source.byte_range, limits=limits)
+        film.info = probe_video(source.source, source.byte_range, **opening)
     start = None if whole or film.info is None else film.info.start_pts
     analysis = analyse_video(
-        source.source, asked, ahead=also, byte_range=source.byte_range, spans=wanted, start_pts=start, limits=limits
+        source.source, asked, ahead=also, byte_range=source.byte_range, spans=wanted, start_pts=start, **opening
     )
     film.add(analysis, [*asked, *also], wanted)
     return analysis.num_frames
@@ -214,11 +217,11 @@ def _measured(film: FilmMeasurements, span: Span | None, analysers: Sequence[Fra
 
 def header_rows(batch: VideoBatch) -> list[Measured | BadVideo]:
     """What the header of each row says: from its columns, or from its file where they do not have it."""
-    films, spans, sources, limits = films_of(batch), spans_of(batch), sources_of(batch), limits_of(batch)
+    films, spans, sources, opening = films_of(batch), spans_of(batch), sources_of(batch), opening_of(batch)
     for film, source in zip(films, sources, strict=True):
         if film.info is None and film.failure is None:
             try:
-                film.info = probe_video(source.source, source.byte_range, limits=limits)
+                film.info = probe_video(source.source, source.byte_range, **opening)
             except BadVideo as error:
                 film.failure = error
     return [
@@ -285,6 +288,12 @@ def spans_of(batch: VideoBatch) -> list[Span | None]:
     return [None if clip is None or start is None or end is None else (start, end) for clip, start, end in rows]
 
 
-def limits_of(batch: VideoBatch) -> DecodeLimits:
-    limits = batch.metadata.get(DECODE_LIMITS)
-    return limits if isinstance(limits, DecodeLimits) else DecodeLimits()
+class Opening(TypedDict):
+    """How films of a batch are opened, as arguments of `analyse_video` and `probe_video`."""
+
+    limits: DecodeLimits | None
+    storage_options: Mapping[str, Any] | None
+
+
+def opening_of(batch: VideoBatch) -> Opening:
+    return Opening(limits=batch.metadata.get(DECODE_LIMITS), storage_options=batch.metadata.get(STORAGE_OPTIONS))
