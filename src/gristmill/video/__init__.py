@@ -43,5 +43,9 @@ if TYPE_CHECKING:
     from gristmill.video.shots.content_detector import FadeDetector as FadeDetector
     from gristmill.video.shots.transnet import TransNetDetector as TransNetDetector
     from gristmill.video.stream_info import StreamInfo as StreamInfo
+    from gristmill.video.transcode.clip_transcoding import ClipTranscodingStage as ClipTranscodingStage
+    from gristmill.video.write import ClipWriterStage as ClipWriterStage
+    from gristmill.video.write import VideoParquetWriter as VideoParquetWriter
+    from gristmill.video.write import VideoWebDatasetWriter as VideoWebDatasetWriter
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

@@ -25,7 +25,9 @@ from gristmill.video.batch import CLIP_ID, END, END_PTS, START, START_PTS, TIME_
 from gristmill.video.stream_info import StreamInfo
 
 FILM_START_PTS, DURATION = "film_start_pts", "duration"
-WIDTH, HEIGHT, FPS, BIT_RATE, CODEC, NUM_FRAMES = "width", "height", "fps", "bit_rate", "codec", "num_frames"
+WIDTH, HEIGHT, FPS, BIT_RATE, CODEC, NUM_FRAMES, SIZE = (
+    "width", "height", "fps", "bit_rate", "codec", "num_frames", "size"
+)  # fmt: skip
 _MAX_RATE_DENOMINATOR = 1001
 
 STREAM_TYPES: Mapping[str, pa.DataType] = {
@@ -34,7 +36,7 @@ STREAM_TYPES: Mapping[str, pa.DataType] = {
     TIME_BASE: pa.string(), FILM_START_PTS: pa.int64(), DURATION: pa.float64(), FPS: pa.float64(),
     "variable_rate": pa.bool_(), NUM_FRAMES: pa.int64(), BIT_RATE: pa.int64(), "interlaced": pa.bool_(),
     "color_range": pa.string(), "color_transfer": pa.string(), "audio_codec": pa.string(), "audio_rate": pa.int64(),
-    "audio_channels": pa.int64(), "size": pa.int64(),
+    "audio_channels": pa.int64(), SIZE: pa.int64(),
 }  # fmt: skip
 
 SPAN_TYPES: Mapping[str, pa.DataType] = {
