@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Any
 
 from gristmill.samples.batch import BadSample, SampleBatch
-from gristmill.video.video_format import EXTENSIONS, video_format
+from gristmill.video.container.video_format import EXTENSIONS, video_format
 
 VIDEO, VIDEO_ID, SOURCE = "video", "video_id", "source"
 BYTE_OFFSET, BYTE_SIZE = "byte_offset", "byte_size"

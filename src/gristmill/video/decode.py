@@ -22,10 +22,10 @@ import numpy as np
 
 from gristmill.core.errors import require
 from gristmill.video.batch import BadVideo
+from gristmill.video.container.video_format import AVI, MKV, MP4
 from gristmill.video.frame_analysis import MOTION_VECTORS, FrameAnalyser, FrameRequest, FrameSeries
 from gristmill.video.frame_conversion import FrameConverter
 from gristmill.video.stream_info import OpenVideo, StreamInfo, open_video, reason_of
-from gristmill.video.video_format import AVI, MKV, MP4
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -16,8 +16,8 @@ from typing import Any
 from gristmill.core.errors import InputError, require
 from gristmill.io.storage.file_input import file_system
 from gristmill.video.batch import BadVideo
-from gristmill.video.byte_range import ByteRange
-from gristmill.video.video_format import FFMPEG_NAMES, HEAD_BYTES, shown_beginning, video_format
+from gristmill.video.container.byte_range import ByteRange
+from gristmill.video.container.video_format import FFMPEG_NAMES, HEAD_BYTES, shown_beginning, video_format
 
 REMOTE_BLOCK_BYTES = 2**20
 """Remote files are read in ranges of this size, as far as they are needed."""

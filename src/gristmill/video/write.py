@@ -23,7 +23,7 @@ from gristmill.samples.argument_checks import check_positive
 from gristmill.samples.shard_formats import WebDatasetFormat
 from gristmill.samples.write import SampleWriter
 from gristmill.video.batch import VideoBatch
-from gristmill.video.clip_layout import ClipLayoutFormat, CommitClips
+from gristmill.video.transcode.clip_layout import ClipLayoutFormat, CommitClips
 from gristmill.video.transcode.clip_transcoding import CutClips
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from gristmill.core.errors import require
 from gristmill.video.batch import BadVideo
+from gristmill.video.container.video_format import AVI, FLV, MKV, MP4
 from gristmill.video.decode import DecodeLimits, check_limits
 from gristmill.video.stream_info import OpenVideo, StreamInfo, open_video, reason_of
 from gristmill.video.transcode.encoders import (
@@ -30,7 +31,6 @@ from gristmill.video.transcode.encoders import (
     set_up_encoder,
 )
 from gristmill.video.transcode.packet_plan import PacketPlan, PacketTime, decoding_times, plan_packets
-from gristmill.video.video_format import AVI, FLV, MKV, MP4
 
 _COPIED_CODECS = frozenset({"h264", "hevc", "vp9", "av1", "libdav1d", "mpeg4", "mpeg2video"})
 """Codecs that are copied into mp4."""
