@@ -70,7 +70,19 @@ def _side_outputs(rejected: str | None, scores: str | None, storage_options: Any
 def _reporter(store: Any) -> Any:
     from gristmill.report.run_report.reporter import RunReporter
 
-    return RunReporter(store)
+    return RunReporter(store, _recipe)
+
+
+def _recipe(plan: Any) -> str | None:
+    """The pipeline of a plan as a recipe, if YAML can express it."""
+    from gristmill.core.errors import GristmillError
+    from gristmill.core.pipeline import Pipeline
+    from gristmill.recipes.pipeline_to_recipe import recipe_of
+
+    try:
+        return recipe_of(Pipeline(plan.name, stages=list(plan.user_stages))).to_yaml()
+    except GristmillError:
+        return None
 
 
 def _format(name: str) -> Any:

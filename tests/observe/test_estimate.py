@@ -15,14 +15,22 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from gristmill import LocalExecutor, Pipeline, ProcessingStage
+from gristmill import LocalExecutor, Pipeline, ProcessingStage, Route
 from gristmill.cli.estimate_output import format_bytes, format_duration
 from gristmill.cli.main import app
 from gristmill.core.errors import PlanError
 from gristmill.dedup import ExactDeduplicationStage
 from gristmill.observe.estimate import Estimate, estimate
 from gristmill.observe.sample_pipeline import InputSample
-from gristmill.text import JsonlReader, JsonlWriter, ParquetReader, ParquetWriter, ScoreFilter, WordCountFilter
+from gristmill.text import (
+    JsonlReader,
+    JsonlWriter,
+    ParquetReader,
+    ParquetWriter,
+    ScoreFilter,
+    TrainTestSplit,
+    WordCountFilter,
+)
 from tests.recipes.user_stages import MakeDocuments
 
 FILES, ROWS = 4, 3500
@@ -99,6 +107,23 @@ def test_a_pipeline_with_exchanges_needs_room_for_what_passes_through_them(
     assert estimated_run.temporary_bytes == pytest.approx(kept, rel=0.4)
     assert [stage.name for stage in estimated_run.stages] == [line.name for line in result.summary().stages]
     assert any("fewer duplicates" in note for note in estimated_run.notes)
+
+
+def test_rows_and_bytes_of_several_branches_are_those_of_a_run(
+    made_of: Callable[[str], tuple[str, Path]], tmp_path: Path
+) -> None:
+    branches = {name: JsonlWriter(tmp_path / "out" / name) for name in ("train", "test")}
+    made = pipeline(made_of("jsonl"), tmp_path / "unused")
+    stages = [*made.stages[:-1], TrainTestSplit({"train": 0.7, "test": 0.3}), Route("split", branches)]
+    found = estimated(Pipeline("routed", stages=stages))
+    result = Pipeline("routed", stages=stages).run(LocalExecutor(num_workers=0))
+    written = {name: sum(path.stat().st_size for path in (tmp_path / "out" / name).iterdir()) for name in branches}
+    assert found.rows_in == pytest.approx(FILES * ROWS, rel=0.15)
+    assert found.rows_out == pytest.approx(result.summary().rows_out, rel=0.15)
+    assert found.output_bytes == pytest.approx(sum(written.values()), rel=0.3)
+    rows_of = {line.name: line.rows_out for line in result.summary().stages}
+    for stage in found.stages:
+        assert stage.kept == pytest.approx(rows_of[stage.name], rel=0.3), stage.name
 
 
 def test_an_input_of_unknown_size_is_refused() -> None:

@@ -26,6 +26,7 @@ from gristmill.core.executor import Observer, Progress
 from gristmill.dedup import ExactDeduplicationStage
 from gristmill.observe import Several
 from gristmill.observe.events import Events
+from gristmill.observe.progress_lines import PlainProgress
 from gristmill.observe.prometheus import MetricValues
 from gristmill.observe.run_snapshot import ProgressTracker
 from gristmill.report.run_report.dataset_card import dataset_card_of_run
@@ -286,7 +287,19 @@ def test_a_run_with_nothing_to_do_and_one_that_starts_anew_say_so(tmp_path: Path
     assert "nothing to do: 5 sources were done before" in again.stdout
     counts = [re.findall(r"[0-9,]+ rows in, [0-9,]+ out", found.stdout) for found in (first, again)]
     assert counts[0] == counts[1] != []
-    assert "starts from the beginning" in CliRunner().invoke(app, command).stderr
+    shown = CliRunner(env={"GRISTMILL_PROGRESS": "plain"}).invoke(app, command).stderr
+    assert "starts from the beginning" in shown
+
+
+def test_a_pipeline_in_python_that_starts_anew_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    Setting(4, ()).write_input(tmp_path)
+    made = Pipeline("again", stages=[JsonlReader(tmp_path / "in"), JsonlWriter(tmp_path / "out")])
+    messages = []
+    for _ in range(2):
+        made.run(LocalExecutor(0), observer=PlainProgress())
+        messages.append(capfd.readouterr().err)
+    made.run(LocalExecutor(0), run_dir=tmp_path / "run", observer=PlainProgress())
+    assert ["starts from the beginning" in one for one in (*messages, capfd.readouterr().err)] == [False, True, False]
 
 
 @pytest.mark.slow

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 
 import pytest
 import yaml
 from typer.testing import CliRunner
 
-from gristmill import LocalExecutor, Pipeline, Tee
+from gristmill import LocalExecutor, Pipeline, Tee, processing_stage
 from gristmill.cli.main import app
 from gristmill.core.errors import InputError
 from gristmill.dedup import FuzzyDeduplicationStage
@@ -40,6 +41,15 @@ def test_a_card_tells_what_was_done(run: Path, tmp_path: Path) -> None:
     assert "<b>" not in body.partition("## How it was made")[0]
     assert r"| not a code: \[x\] |" in body
     assert dataset_card_of_run(str(run)) == text
+
+
+def test_a_card_of_a_pipeline_in_python_has_its_recipe(run: Path, tmp_path: Path) -> None:
+    made = dataset_card_of_run(str(run)).partition("## How it was made")[2].rpartition("\n\n")[0]
+    recipe = yaml.safe_load(textwrap.dedent(made))
+    assert [next(iter(stage)) for stage in recipe["stages"]] == ["JsonlReader", "ScoreFilter", "JsonlWriter"]
+    stages = [JsonlReader(tmp_path / "in.jsonl"), processing_stage(lambda task: task), JsonlWriter(tmp_path / "two")]
+    Pipeline("own", stages=stages).run(LocalExecutor(0), tmp_path / "own")
+    assert "own: 3 stages" in dataset_card_of_run(str(tmp_path / "own")), "YAML cannot express a function"
 
 
 def test_without_a_report_there_is_no_card(tmp_path: Path) -> None:

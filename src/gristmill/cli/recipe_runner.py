@@ -167,8 +167,6 @@ def run_recipe(
     if estimated and not quiet:
         print_estimate(estimated)
     observer = SilentObserver() if quiet else default_progress()
-    if not quiet and not run_dir:
-        _say_that_it_starts_anew(recipe)
     result, place = _run(recipe, executor, run_dir, observer, metrics_port, **options)
     if not quiet:
         console_output.print_summary(result, run_dir, place[0] if place else run_dir)
@@ -256,20 +254,6 @@ def _run(
     finally:
         if place:
             _save_recipe_beside_output(recipe, place)
-
-
-def _say_that_it_starts_anew(recipe: Recipe) -> None:
-    """Where the output of an earlier run is, but no run directory: all is done again."""
-    from gristmill.core.records.run_location import MANIFEST, PLAN
-    from gristmill.core.records.run_record_store import RecordStore
-
-    place = recipe.build().records_directory()
-    with contextlib.suppress(OSError):  # a store that cannot be read: the run says so
-        if place and any(RecordStore(*place).get(name) is not None for name in (MANIFEST, PLAN)):
-            typer.echo(
-                "gristmill: there is output of an earlier run. Without --run-dir, this run starts from the beginning",
-                err=True,
-            )
 
 
 def _how_to_go_on(executor: Executor | None, run_dir: str | None) -> str:

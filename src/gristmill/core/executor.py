@@ -142,6 +142,9 @@ def rows_read(stages: Iterable[StageStats]) -> int:
 class Observer:
     """Is called at a few named moments of a run. Override what you need; by default nothing happens."""
 
+    def noticed(self, message: str) -> None:
+        """Something that the user should know before the run begins, in a sentence without a full stop."""
+
     def started(self, plan: Plan) -> None:
         """The run begins."""
 

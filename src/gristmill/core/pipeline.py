@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from gristmill.core.errors import GristmillError
 from gristmill.core.executor import (
     Executor,
     Observer,
@@ -20,6 +21,7 @@ from gristmill.core.plan.adapt_to_executor import check_record_directories, plan
 from gristmill.core.plan.planner import Plan, decompose, make_plan
 from gristmill.core.records.quarantine import ErrorBudget, Quarantine
 from gristmill.core.records.run_directory import Run
+from gristmill.core.records.run_location import MANIFEST, PLAN
 from gristmill.core.records.run_record_store import RecordStore
 from gristmill.core.records.sharded_run import Shard, begin_shard, finish_shard, keep_shard, open_shard
 from gristmill.core.result import Result
@@ -42,6 +44,8 @@ InitialTasks: TypeAlias = "Sequence[Task[Any]] | str | Path | None"
 """The tasks to start with. A path is taken as the run directory, which had this position in version 0.1."""
 
 RunDirectory: TypeAlias = "str | Path | None"
+
+STARTS_ANEW = "there is output of an earlier run. Without a run directory, this run starts from the beginning"
 
 
 class Pipeline:
@@ -128,10 +132,9 @@ class Pipeline:
         part = open_shard(shard, run_dir, storage_options) if isinstance(shard, str) else shard
         kept = {"rejected": rejected, "scores": scores, "report": report}
         run, storage_options = self._open_run(part, run_dir, storage_options, replay, kept)
-        store = run.store if report is True else RecordStore(str(report), storage_options) if report else None
-        elsewhere = "" if isinstance(report, bool) else str(report)
-        reporter = default_reporter(store) if store else None
-        watcher = RunMonitor(observer or default_observer(executor), reporter, elsewhere)
+        watcher = _watcher(run, observer or default_observer(executor), report, storage_options)
+        if run_dir is None and part is None and self._has_earlier_output():
+            watcher.noticed(STARTS_ANEW)
         quarantine = _quarantine(run, on_error, max_errors)
         beside = _beside(run, rejected, scores, storage_options)
         try:
@@ -167,6 +170,15 @@ class Pipeline:
         """The directory for records beside the output, with its storage options; None if nothing is written."""
         last = decompose(self.stages[-1:])[-1:]
         return next(iter(last[0].records_directories()), None) if last and isinstance(last[0], CommitRole) else None
+
+    def _has_earlier_output(self) -> bool:
+        """Whether records of another run lie beside the output."""
+        beside = self.records_directory()
+        try:
+            store = RecordStore(*beside) if beside else None
+            return store is not None and any(store.get(name) is not None for name in (MANIFEST, PLAN))
+        except (OSError, GristmillError):  # a store that cannot be read: the run says so
+            return False
 
     def left_to_do(
         self, run_dir: str | Path, initial_tasks: Sequence[Task[Any]] | None = None, *, replay: bool = False
@@ -252,6 +264,15 @@ def _quarantine(run: Run, on_error: str, max_errors: float | None) -> Quarantine
     if on_error not in ("quarantine", "raise"):
         raise ValueError(f"on_error is {on_error!r}, must be 'quarantine' or 'raise'")
     return Quarantine(on_error == "quarantine", ErrorBudget.of(max_errors), run)
+
+
+def _watcher(
+    run: Run, observer: Observer, report: bool | str | Path, storage_options: Mapping[str, Any] | None
+) -> RunMonitor:
+    """What observes the run, with a report where one is wanted."""
+    store = run.store if report is True else RecordStore(str(report), storage_options) if report else None
+    reporter = default_reporter(store) if store else None
+    return RunMonitor(observer, reporter, "" if isinstance(report, bool) else str(report))
 
 
 def _beside(

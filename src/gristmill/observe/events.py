@@ -47,6 +47,9 @@ class Events(Observer):
         options = orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
         self.write(orjson.dumps({"event": event, "time": now, **facts}, default=repr, option=options).decode())
 
+    def noticed(self, message: str) -> None:
+        self.tell("notice", message=message)
+
     def started(self, plan: Plan) -> None:
         self._tracker = ProgressTracker(plan)
         self._due = time.monotonic() + self.every_s

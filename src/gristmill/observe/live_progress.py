@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from gristmill.core.executor import Observer
 from gristmill.core.fast_dataclass import fast_dataclass
-from gristmill.observe.progress_lines import bottleneck_line, total_line
+from gristmill.observe.progress_lines import bottleneck_line, print_notice, total_line
 from gristmill.observe.run_snapshot import ProgressTracker, RunSnapshot, StageProgress, merge_by_group
 
 if TYPE_CHECKING:
@@ -47,6 +47,9 @@ class LiveProgress(Observer):
         self._panel = TerminalPanel()
         self._due = 0.0
         self._tracker = ProgressTracker()
+
+    def noticed(self, message: str) -> None:
+        print_notice(message)
 
     def started(self, plan: Plan) -> None:
         self._tracker = ProgressTracker(plan)

@@ -48,6 +48,13 @@ def _on_terminal() -> bool:
     return False
 
 
+def print_notice(message: str) -> None:
+    """One line on standard error, unless that is closed."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"gristmill: {message}\n")
+        sys.stderr.flush()
+
+
 class PlainProgress(Observer):
     """A line per ten seconds; a short run prints nothing."""
 
@@ -55,6 +62,9 @@ class PlainProgress(Observer):
         self.every_s = every_s
         self._due = 0.0
         self._tracker = ProgressTracker()
+
+    def noticed(self, message: str) -> None:
+        print_notice(message)
 
     def started(self, plan: Plan) -> None:
         self._tracker = ProgressTracker(plan)
@@ -65,9 +75,7 @@ class PlainProgress(Observer):
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + self.every_s
-        with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(f"gristmill: {plain_line(self._tracker.snapshot())}\n")
-            sys.stderr.flush()
+        print_notice(plain_line(self._tracker.snapshot()))
 
     def finished(self, progress: Progress) -> None: ...
 
@@ -77,6 +85,10 @@ class Several(Observer):
 
     def __init__(self, *observers: Observer) -> None:
         self.observers = observers
+
+    def noticed(self, message: str) -> None:
+        for observer in self.observers:
+            observer.noticed(message)
 
     def started(self, plan: Plan) -> None:
         for observer in self.observers:

@@ -219,6 +219,9 @@ class RunMonitor(Observer):
         """The segments that have run, in order; one that ran several times has as many turns."""
         self._plan: Plan | None = None
 
+    def noticed(self, message: str) -> None:
+        self.observer.noticed(message)
+
     def started(self, plan: Plan) -> None:
         if self._plan is None:
             self._plan = plan

@@ -15,7 +15,7 @@ from gristmill.core.errors import InputError
 from gristmill.core.records.run_location import run_place
 from gristmill.core.records.run_record_store import RecordStore
 from gristmill.core.result import count_noun
-from gristmill.report.run_report.reporter import REPORT_JSON
+from gristmill.report.run_report.reporter import RECIPE, REPORT_JSON
 
 Facts = Mapping[str, Any]
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
@@ -27,7 +27,7 @@ def dataset_card_of_run(run: str, storage_options: Mapping[str, Any] | None = No
     """The card of a run, found by its directory or by one of its outputs."""
     store = RecordStore(run_place(run, storage_options), storage_options)
     if (facts := store.read(REPORT_JSON)) is not None:
-        recipe = store.get("recipe.yaml")
+        recipe = store.get(RECIPE)
         return dataset_card(facts | {"recipe": recipe.decode()} if recipe else facts)
     raise InputError(f"{run} has no {REPORT_JSON}: give the directory of a finished run")
 

@@ -156,5 +156,6 @@ def _member(row: Mapping[str, Any], text: str | None) -> dict[str, Any]:
         "id": row[ID],
         "kept": row[KEPT],
         "similarity": row["similarity"],
+        "partner": row.get("partner"),
         "text": text if text is None or len(text) <= EXAMPLE_CHARS else f"{text[:EXAMPLE_CHARS]}…",
     }

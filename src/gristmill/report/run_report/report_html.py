@@ -12,6 +12,7 @@ from typing import Any
 
 from gristmill.core.result import count_noun, count_texts
 from gristmill.dedup.clusters.cluster_table import SIMILARITY
+from gristmill.report.drop_sentence import similarity_sentence
 from gristmill.report.run_report import charts
 
 Facts = Mapping[str, Any]
@@ -250,10 +251,10 @@ def _cluster(example: Facts, stage: str) -> str:
     for member in example["members"]:
         kind = "kept" if member["kept"] else "dropped"
         known = member["similarity"] is not None and not member["kept"]
-        similar = f" · similarity {member['similarity']:.3g}" if known else ""
+        similar = f": {similarity_sentence(member['similarity'], member.get('partner'), '')}" if known else ""
         text = "" if member["text"] is None else f"<pre>{escape(member['text'] or '(empty)')}</pre>"
         name = escape(str(member["id"]))
-        rows.append(f"<div class='row {kind}'><small>{name} · {kind}{similar}</small>{text}</div>")
+        rows.append(f"<div class='row {kind}'><small>{name} · {kind}{escape(similar)}</small>{text}</div>")
     more = example["size"] - len(example["members"])
     rest = f"<p class=quiet>and {more:,} more</p>" if more > 0 else ""
     by = f", {escape(stage)}" if stage else ""

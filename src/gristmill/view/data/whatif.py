@@ -235,6 +235,8 @@ def _filter_and_rules(stage: Mapping[str, Any], label: str, column: str) -> list
             rules.append(ScoredFilter(stage["name"], label, one["column"], words, one["rule"], limits))
         elif len(found) == 1:
             rules.append(ScoredFilter(stage["name"], label, column, threshold, "", limits))
+    if threshold and not any(map(str.isdigit, threshold)):
+        return rules  # such as "drop=email": there is no limit to move
     return rules or [ScoredFilter(stage["name"], label, column, threshold)]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gristmill.core.arrow.table_conversion import POSITION
-from gristmill.core.records.rejected_rows import FILTER, SCORE, STAGE, THRESHOLD
+from gristmill.core.records.rejected_rows import FILTER, LIMIT, SCORE, STAGE, THRESHOLD
 from gristmill.report.drop_sentence import rejected_sentence
 from gristmill.view.data.media import MediaContent
 from gristmill.view.data.query import LENGTH, ColumnRoles, RowQuery
@@ -103,7 +103,7 @@ def _numbers(columns: ColumnRoles) -> list[tuple[str, str]]:
 
 
 SCORE_LABELS = {SCORE: "filter score"}
-HIDDEN_COLUMNS = {POSITION, "rejected_position", "quarantined_position"}
+HIDDEN_COLUMNS = {POSITION, "rejected_position", "quarantined_position", LIMIT}
 
 
 def _range(query: RowQuery, numbers: list[tuple[str, str]]) -> SafeHtml:
