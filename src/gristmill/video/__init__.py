@@ -29,7 +29,17 @@ if TYPE_CHECKING:
     from gristmill.video.frame_analysis import FrameRequest as FrameRequest
     from gristmill.video.frame_analysis import FrameSeries as FrameSeries
     from gristmill.video.frame_stage import FrameStage as FrameStage
+    from gristmill.video.frames.picture_filters import VideoBlackFilter as VideoBlackFilter
+    from gristmill.video.frames.picture_filters import VideoBlurFilter as VideoBlurFilter
+    from gristmill.video.frames.picture_filters import VideoBrightnessFilter as VideoBrightnessFilter
+    from gristmill.video.frames.picture_filters import VideoFrozenFilter as VideoFrozenFilter
+    from gristmill.video.frames.picture_filters import VideoImageFilter as VideoImageFilter
+    from gristmill.video.frames.picture_filters import VideoLetterboxFilter as VideoLetterboxFilter
+    from gristmill.video.frames.picture_filters import VideoTextFilter as VideoTextFilter
+    from gristmill.video.frames.picture_filters import VideoWatermarkFilter as VideoWatermarkFilter
     from gristmill.video.motion.motion_analyser import MotionAnalyser as MotionAnalyser
+    from gristmill.video.motion.motion_stages import MotionFilterStage as MotionFilterStage
+    from gristmill.video.motion.motion_stages import MotionVectorDecodeStage as MotionVectorDecodeStage
     from gristmill.video.one_pass import Measured as Measured
     from gristmill.video.read import VideoParquetReader as VideoParquetReader
     from gristmill.video.read import VideoReader as VideoReader
@@ -41,6 +51,9 @@ if TYPE_CHECKING:
     from gristmill.video.shots.content_detector import AdaptiveDetector as AdaptiveDetector
     from gristmill.video.shots.content_detector import ContentDetector as ContentDetector
     from gristmill.video.shots.content_detector import FadeDetector as FadeDetector
+    from gristmill.video.shots.extract_shots import ContentClipExtractionStage as ContentClipExtractionStage
+    from gristmill.video.shots.extract_shots import TransNetV2ClipExtractionStage as TransNetV2ClipExtractionStage
+    from gristmill.video.shots.extract_shots import VideoFrameExtractionStage as VideoFrameExtractionStage
     from gristmill.video.shots.transnet import TransNetDetector as TransNetDetector
     from gristmill.video.stream_info import StreamInfo as StreamInfo
     from gristmill.video.transcode.clip_transcoding import ClipTranscodingStage as ClipTranscodingStage

@@ -50,20 +50,21 @@ class TransNetDetector(FrameAnalyser):
 
     whole_film = True
 
-    def __init__(
-        self, threshold: float = 0.4, model_dir: str = TRANSNET, scaling: str = "bicubic", threads: int = 1
-    ) -> None:
-        self.threshold, self.model_dir, self.scaling, self.threads = threshold, model_dir, scaling, threads
+    def __init__(self, threshold: float = 0.4, model_dir: str = TRANSNET, scaling: str = "bicubic") -> None:
+        self.threshold, self.model_dir, self.scaling = threshold, model_dir, scaling
         self._model: OnnxModel | None = None
         if not 0 <= threshold <= 1:
             raise ValueError(f"TransNetDetector: threshold is {threshold}, must be between 0 and 1")
 
-    def load(self) -> None:
+    def load(self, threads: int = 1) -> None:
         """Read the weights and make the network ready; `start` does so if nobody has."""
         if self._model is None:
             from gristmill.models.onnx_engine import OnnxModel
 
-            self._model = OnnxModel(transnet_graph(read_transnet(self.wanted().place())), Device(threads=self.threads))
+            self._model = OnnxModel(transnet_graph(read_transnet(self.wanted().place())), Device(threads=threads))
+
+    def unload(self) -> None:
+        self._model = None
 
     def wanted(self) -> Wanted:
         return Wanted(self.model_dir, purpose="TransNetV2")

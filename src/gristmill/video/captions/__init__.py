@@ -1,0 +1,1 @@
+"""Captions of clips, written by models behind endpoints."""

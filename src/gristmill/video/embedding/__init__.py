@@ -1,0 +1,1 @@
+"""Models that look at frames: embeddings of clips, scores, and clips that are alike."""

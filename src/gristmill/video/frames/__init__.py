@@ -1,0 +1,1 @@
+"""What pictures of a film show, a few of them a second."""
