@@ -58,6 +58,10 @@ class _MeasureFilter(VideoRangeFilter):
             raise ValueError(f"{self.name}: fps is {fps!r}, must be above 0")
         self.fps, self.reduction = fps, reduction
 
+    def threshold(self) -> str:
+        bounds = {name: value for name, value in vars(self).items() if name.startswith(("min_", "max_"))}
+        return ", ".join(f"{name}={value!r}" for name, value in bounds.items() if value is not None)
+
     def analyser(self) -> FrameAnalyser:
         return PictureMeasure(self.measure, self.fps)
 
