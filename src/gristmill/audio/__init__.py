@@ -63,6 +63,11 @@ if TYPE_CHECKING:
     from gristmill.audio.score import AudioScore as AudioScore
     from gristmill.audio.score import AudioScoreFilter as AudioScoreFilter
     from gristmill.audio.sound.measures import Measures as Measures
+    from gristmill.audio.speakers.speaker_stages import InferenceSortformerStage as InferenceSortformerStage
+    from gristmill.audio.speakers.speaker_stages import PyAnnoteDiarizationStage as PyAnnoteDiarizationStage
+    from gristmill.audio.speakers.speaker_stages import SpeakerDiarizationStage as SpeakerDiarizationStage
+    from gristmill.audio.speakers.speaker_stages import SpeakerEmbeddingStage as SpeakerEmbeddingStage
+    from gristmill.audio.speakers.speaker_stages import SpeakerSeparationStage as SpeakerSeparationStage
     from gristmill.audio.speech.asr import ASRStage as ASRStage
     from gristmill.audio.speech.asr import AudioLanguageStage as AudioLanguageStage
     from gristmill.audio.speech.asr import InferenceAsrNemoStage as InferenceAsrNemoStage

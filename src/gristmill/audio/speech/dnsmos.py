@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gristmill.audio.sound.mel_spectra import slaney_bands
 from gristmill.audio.speech.package_weights import RATE, PackageFile, session
 from gristmill.models.model_loader import Device
 from gristmill.models.onnx_engine import OnnxModel
@@ -127,27 +128,13 @@ def _parts_of(path: str, threads: int) -> tuple[OnnxModel, OnnxModel, OnnxModel]
     return made[0], made[1], made[2]
 
 
-@cache
-def _mel_bands() -> Any:
-    """Triangles of equal area on the Slaney mel scale: linear to 1 kHz, then logarithmic."""
-    log_step = np.log(6.4) / 27.0
-    top = 15.0 + np.log(RATE / 2 / 1000.0) / log_step
-    mels = np.linspace(0.0, top, _MELS + 2)
-    edges = np.where(mels < 15.0, mels * 200.0 / 3.0, 1000.0 * np.exp(log_step * (mels - 15.0)))
-    frequencies = np.fft.rfftfreq(_FFT, 1.0 / RATE)
-    rising = (frequencies[None] - edges[:-2, None]) / np.diff(edges)[:-1, None]
-    falling = (edges[2:, None] - frequencies[None]) / np.diff(edges)[1:, None]
-    bands = np.maximum(0.0, np.minimum(rising, falling)) * (2.0 / (edges[2:] - edges[:-2]))[:, None]
-    return bands.astype(np.float32)
-
-
 def _mel(samples: Samples) -> Any:
     """What the P.808 model is given: 120 mel bands each 10 ms, in decibels below the loudest, scaled."""
     padded = np.pad(samples, _FFT // 2)
     frames = np.lib.stride_tricks.sliding_window_view(padded, _FFT)[::_HOP]
     window = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(_FFT) / _FFT)).astype(np.float32)
     power = np.abs(np.fft.rfft(frames * window, axis=1)).astype(np.float32) ** 2
-    bands = power @ _mel_bands().T
+    bands = power @ slaney_bands(_MELS, _FFT, RATE).T
     loudest = max(float(bands.max()), 1e-10)
     decibels = np.maximum(10.0 * np.log10(np.maximum(bands, 1e-10) / loudest), -80.0)
     return ((decibels + 40.0) / 40.0).astype(np.float32)
