@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from gristmill import LocalExecutor, Pipeline, ProcessingStage
 from gristmill.audio import AudioBatch, ManifestReader, ManifestWriterStage, WaveformStage
+from gristmill.cli.main import app
 from tests.audio.sound_fixtures import RATE, read_manifest_file, tone, wav, write_manifest_file
 
 
@@ -122,3 +124,25 @@ def test_lines_are_in_the_order_of_the_input_whichever_manifest_is_done_first(tm
     out = tmp_path / "all.jsonl"
     run([ManifestReader(str(tmp_path / "in")), SlowFirst(), ManifestWriterStage(out)], workers=2)
     assert [row["text"][0] for row in read_manifest_file(out)] == [*"000001111122222"]
+
+
+def test_commands_know_an_output_that_is_one_file(tmp_path: Path) -> None:
+    source = write_manifest_file(tmp_path / "in.jsonl", [*rows(4), {"text": "no path"}])
+    out = tmp_path / "out" / "all.jsonl"
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "other.jsonl").write_text("of someone else")
+    run([ManifestReader(source), ManifestWriterStage(out)], rejected=True)
+
+    def command(*arguments: str) -> Any:
+        return CliRunner().invoke(app, [*arguments])
+
+    assert "1 file" in command("verify", str(out)).stdout
+    assert "in.jsonl" in command("quarantine", "list", str(out)).stdout
+    assert "4 of" in command("card", str(out)).stdout
+    for target in (tmp_path / "pushed", tmp_path / "pushed"):
+        assert command("push", str(out), str(target)).exit_code == 0
+    assert sorted(path.name for path in (tmp_path / "pushed").iterdir()) == ["README.md", "all.jsonl"]
+    assert read_manifest_file(tmp_path / "pushed" / "all.jsonl") == rows(4)
+    out.write_text(out.read_text()[:-2])
+    assert command("verify", str(out)).exit_code == 1
+    assert "is not as it was written" in command("push", str(out), str(tmp_path / "pushed")).stderr

@@ -161,12 +161,11 @@ def verify(
     with exit_on_error(verbose):
         from gristmill.cli import console_output
         from gristmill.core.records.run_location import find_outputs
-        from gristmill.io.storage.output_directory import OutputDirectory
-        from gristmill.io.write.manifest import check_manifest
+        from gristmill.io.write.manifest import check_manifest, output_at
 
         whole = True
         for place in find_outputs(output) or [output]:
-            manifest, problems = check_manifest(OutputDirectory(place))
+            manifest, problems = check_manifest(output_at(place))
             console_output.print_output_check(place, manifest, problems)
             whole = whole and not problems
         if not whole:

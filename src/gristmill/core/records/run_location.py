@@ -112,6 +112,8 @@ def find_outputs(where: str, storage_options: Mapping[str, Any] | None = None) -
 def _places(where: str) -> list[str]:
     """Where records may be: in this directory, or beside it."""
     here = where.rstrip("/") or "/"
+    if "://" not in here and Path(here).is_file():  # an output that is a single file
+        return [records_beside(here)]
     try:
         return [here, records_beside(here)]
     except PlanError:

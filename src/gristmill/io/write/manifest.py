@@ -13,18 +13,54 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from gristmill.core.errors import InputError
-from gristmill.core.records.run_location import MANIFEST
+from gristmill.core.records.run_location import MANIFEST, directory_url, records_beside
+from gristmill.core.records.run_record_store import RecordStore
 from gristmill.core.task import upgraded_file_entry
+from gristmill.io.storage.output_directory import OutputDirectory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gristmill.core.task import WrittenFiles
-    from gristmill.io.storage.output_directory import OutputDirectory
 
 _SHARD_MANIFEST = re.compile(r"manifest-[0-9]{5,}-of-[0-9]{5,}\.json")
+SINGLE_FILE = "single_file"
 OLD_MANIFEST = "_manifest.json"
 """The manifest of version 0.1, which was in the output."""
+
+
+class SingleFileOutput(OutputDirectory):
+    """An output that is one file, with its records in `FILE.run` beside it."""
+
+    def __init__(self, path: str, storage_options: Mapping[str, Any] | None = None) -> None:
+        self.path = directory_url(path)
+        super().__init__(self.path.rpartition("/")[0] or "/", storage_options)
+
+    @property
+    def records(self) -> str:
+        return records_beside(self.path)
+
+    def names(self, *folder: str) -> list[str]:
+        """The name of the file, if it is there; what else is in its directory is not part of the output."""
+        return [self.path.rpartition("/")[2]] if self.exists(self.path) else []
+
+    def write_manifest(self, outputs: Sequence[WrittenFiles], info: Mapping[str, Any]) -> None:
+        """Record the file, which has the rows of all sources."""
+        whole = next((file for output in outputs for file in output.written), None)
+        rows = sum(output.rows for output in outputs)
+        name = self.path.rpartition("/")[2]
+        entry = (
+            {"name": name, "bytes": whole.size, "checksum": whole.checksum, "rows": rows, "part": 0} if whole else {}
+        )
+        content = {**info, SINGLE_FILE: True, "rows": rows, "files": [entry] if entry else []}
+        with self.create(manifest_path(self)) as out:
+            out.write(orjson.dumps(content, option=orjson.OPT_INDENT_2))
+
+
+def output_at(url: str, storage_options: Mapping[str, Any] | None = None) -> OutputDirectory:
+    """The output at a URL: a directory, or a single file."""
+    manifest = RecordStore(records_beside(url), storage_options).read(MANIFEST) or {}
+    return (SingleFileOutput if manifest.get(SINGLE_FILE) else OutputDirectory)(url, storage_options)
 
 
 def write_manifest(target: OutputDirectory, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> None:

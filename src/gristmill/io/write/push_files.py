@@ -17,7 +17,7 @@ from gristmill.core.records.run_location import directory_url, find_outputs
 from gristmill.core.records.run_record_store import RecordStore
 from gristmill.core.task import digest
 from gristmill.io.storage.output_directory import OutputDirectory
-from gristmill.io.write.manifest import check_manifest
+from gristmill.io.write.manifest import check_manifest, output_at
 
 CARD = "README.md"
 _COPY_BYTES = 2**22
@@ -45,7 +45,7 @@ def verified_output(where: str, options: Mapping[str, Any] | None = None) -> tup
     outputs = find_outputs(where, options) or [where]
     if len(outputs) > 1:
         raise InputError(f"{where} has several outputs, push them one by one: {shorten(outputs, 12)}")
-    source = OutputDirectory(outputs[0], options)
+    source = output_at(outputs[0], options)
     manifest, problems = check_manifest(source)
     entries = {entry["name"]: entry for entry in manifest["files"]}
     broken = [problem for problem in problems if problem.partition(" ")[0] in entries]

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import PurePosixPath
 from typing import Any
 
 from gristmill.core.records.sharded_run import refuse_shards
+from gristmill.core.stage_roles import Directory
 from gristmill.core.task import WrittenFile, WrittenFiles
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.commit import CommitFiles, OutputFormat
+from gristmill.io.write.manifest import SingleFileOutput
 from gristmill.io.write.output_schema import in_order
 
 _COPY_BYTES = 2**20
@@ -30,8 +31,8 @@ class CommitOneFile(CommitFiles):
     ) -> None:
         super().__init__(target, form, fields)
         self.path = path
-        self._folder = OutputDirectory(path.rpartition("/")[0] or ".", target.storage_options)
-        self._file = self._folder.file(PurePosixPath(path).name)
+        self._folder = SingleFileOutput(path, target.storage_options)
+        self._file = self._folder.path
 
     def has_files(self, files: Sequence[WrittenFile]) -> bool:
         joined = [file for file in files if _span(file)]
@@ -41,8 +42,8 @@ class CommitOneFile(CommitFiles):
     def discard_files(self, files: Sequence[WrittenFile]) -> None:
         super().discard_files([file for file in files if not _span(file)])
 
-    def records_directory(self) -> tuple[str, Mapping[str, Any]]:
-        return self._folder.file(f"{PurePosixPath(self.path).name}.run"), self.target.storage_options
+    def records_directories(self) -> Sequence[Directory]:
+        return [(self._folder.records, self.target.storage_options)]
 
     def check_shards(self) -> None:
         raise refuse_shards(self, "it is a single file", "Write a directory, and this file in a run over it")
@@ -50,6 +51,7 @@ class CommitOneFile(CommitFiles):
     def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> Sequence[WrittenFiles] | None:
         done = list(outputs)
         if done and all(_span(file) for output in done for file in output.written):
+            self._folder.write_manifest(done, info)
             return done  # nothing has been added since the file was written
         self._folder.create_directory()
         spans, at = {}, 0
@@ -62,10 +64,12 @@ class CommitOneFile(CommitFiles):
                 spans[id(output)] = start, at
         self.target.remove_all()
         whole = WrittenFile(self._file, out.size, out.checksum)
-        return [
+        joined = [
             output.with_written((replace(whole, layout=f"{_SPAN}{spans[id(output)][0]} {spans[id(output)][1]}"),))
             for output in done
         ]
+        self._folder.write_manifest(joined, info)
+        return joined
 
     def _content(self, output: WrittenFiles) -> Iterator[bytes]:
         """The bytes of one source: its parts, or where it is in the file of an earlier attempt."""
