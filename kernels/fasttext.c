@@ -170,6 +170,7 @@ static void reading_close(Reading *reading) {
     free(reading->outputs);
     free(reading->word.memory);
     free(reading->hashes.memory);
+    free(reading->kept.memory);
     memory_free(reading->memory);
     free(reading);
 }
@@ -216,6 +217,52 @@ PyObject *fasttext_predict(PyObject *Py_UNUSED(self), PyObject *args) {
         PyErr_Format(PyExc_ValueError, "there is no label %d", wanted);
     else
         result = predict_column(model, &texts, wanted);
+    column_close(&texts);
+    return result;
+}
+
+/* Where the rows of each text end, among the rows of all. */
+static PyObject *rows_of_column(const FastText *model, const Column *texts) {
+    int64_t count = texts->array->length;
+    PyObject *ends = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)count * 8), *rows = NULL, *result = NULL;
+    Reading *reading = calloc(1, sizeof *reading);
+    int failed = !ends || !reading;
+    if (!failed) {
+        int64_t *end = (int64_t *)(void *)PyBytes_AS_STRING(ends);
+        Py_BEGIN_ALLOW_THREADS;
+        reading->keeps = 1;
+        failed = reading_open(reading, model);
+        for (int64_t row = 0; row < count && !failed; row++) {
+            failed = add_text(reading, column_text(texts, row));
+            end[row] = (int64_t)reading->kept_count;
+        }
+        Py_END_ALLOW_THREADS;
+        if (!failed)
+            rows = PyBytes_FromStringAndSize(reading->kept.memory, (Py_ssize_t)reading->kept_count * 4);
+    }
+    if (reading)
+        reading_close(reading);
+    if (rows)
+        result = PyTuple_Pack(2, ends, rows);
+    else if (!PyErr_Occurred())
+        PyErr_NoMemory();
+    Py_XDECREF(ends);
+    Py_XDECREF(rows);
+    return result;
+}
+
+PyObject *fasttext_rows(PyObject *Py_UNUSED(self), PyObject *args) {
+    PyObject *capsule, *object, *result = NULL;
+    Column texts;
+    if (!PyArg_ParseTuple(args, "OO", &capsule, &object))
+        return NULL;
+    const FastText *model = PyCapsule_GetPointer(capsule, CAPSULE);
+    if (!model || column_open(&texts, object))
+        return NULL;
+    if (!column_is_text(&texts))
+        PyErr_Format(PyExc_TypeError, "fasttext_rows takes a column of strings, not of Arrow format '%s'", texts.format);
+    else
+        result = rows_of_column(model, &texts);
     column_close(&texts);
     return result;
 }

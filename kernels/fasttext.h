@@ -42,7 +42,9 @@ typedef struct {
     Room word, hashes;
     size_t hash_count;
     int64_t count, flushes; /* of rows in the sum; of times that `ids` was full */
-    int used;
+    Room kept; /* the rows themselves, instead of their sum */
+    size_t kept_count;
+    int keeps, used;
     int32_t ids[IDS];
 } Reading;
 
@@ -54,5 +56,7 @@ void memory_free(Memory *memory);
 
 PyObject *fasttext_open(PyObject *self, PyObject *args);
 PyObject *fasttext_predict(PyObject *self, PyObject *args);
+PyObject *fasttext_rows(PyObject *self, PyObject *args);
+PyObject *fasttext_fit(PyObject *self, PyObject *args);
 
 #endif

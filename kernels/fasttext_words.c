@@ -112,10 +112,22 @@ static void add_rows(float *sum, const uint8_t *rows, const int32_t *ids, int co
     }
 }
 
+static void keep_rows(Reading *reading) {
+    int32_t *kept = room(&reading->kept, (reading->kept_count + (size_t)reading->used) * sizeof *kept);
+    if (!kept) {
+        reading->keeps = -1;
+        return;
+    }
+    memcpy(kept + reading->kept_count, reading->ids, (size_t)reading->used * sizeof *kept);
+    reading->kept_count += (size_t)reading->used;
+}
+
 static void flush(Reading *reading) {
     const FastText *model = reading->model;
     const uint8_t *rows = model->held[INPUT].buf;
-    if (model->dim == 16)
+    if (reading->keeps)
+        keep_rows(reading);
+    else if (model->dim == 16)
         add_sixteens(reading->sum, rows, reading->ids, reading->used);
     else
         add_rows(reading->sum, rows, reading->ids, reading->used, (size_t)model->dim);
@@ -375,5 +387,5 @@ int add_text(Reading *reading, Text text) {
     if (reading->model->run > 1)
         push_word_runs(reading);
     flush(reading);
-    return 0;
+    return reading->keeps < 0 ? -1 : 0;
 }

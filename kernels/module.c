@@ -324,6 +324,16 @@ static PyMethodDef methods[] = {
      "fasttext_predict(model, texts, label): the number of the best label of each text, without the white space around it, and "
      "its chance, as the bytes of 32-bit integers and floats; -1 and 0 for a blank text. With a label of 0 or more its "
      "chance, in the text as it is."},
+    {"fasttext_rows", fasttext_rows, METH_VARARGS,
+     "fasttext_rows(model, texts): the rows of the input matrix that each text is the mean of: where those of a text end, as "
+     "the bytes of 64-bit integers, and the rows of all, of 32-bit ones."},
+    {"fasttext_fit", fasttext_fit, METH_VARARGS,
+     "fasttext_fit((ends, rows, labels), (input, output), (dim, epochs, seed), rate): trains both matrices in place on what "
+     "`fasttext_rows` gave, with a label for each text, by gradient descent on the softmax."},
+    {"token_sums", token_sums, METH_VARARGS,
+     "token_sums(matrix, (tokens, starts), (words, ends), dim): the sum of the rows of all tokens of each text, as the bytes of "
+     "32-bit floats, and how many those are. `starts` says where the tokens of each word begin, `ends` where the words of each "
+     "text end."},
     {"stop_table", stop_table, METH_O, "stop_table(words): a table of a frozenset, for `stop_words`."},
     {"stop_words", stop_words, METH_VARARGS,
      "stop_words(table, words, text): how many words of a text are in the frozenset that the table is of, and how many words "

@@ -150,6 +150,7 @@ void scan_urls(Text text, int64_t *stats);
 void count_cases(Text text, int64_t *stats);
 
 PyObject *stop_table(PyObject *self, PyObject *words);
+PyObject *token_sums(PyObject *self, PyObject *args);
 PyObject *stop_words(PyObject *self, PyObject *args);
 
 #endif

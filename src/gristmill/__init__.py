@@ -91,6 +91,15 @@ def _format(name: str) -> Any:
     return {"jsonl": (JsonlReader, JsonlWriter), "parquet": (ParquetReader, ParquetWriter)}[name]
 
 
+def _text_embedder(model: Any, max_chars: int | None, hf_token: str | None, **parameters: Any) -> Any:
+    from gristmill.text.embed import WORDLLAMA, EmbeddingCreatorStage, StaticEmbeddingStage
+
+    if str(model) == WORDLLAMA:
+        return StaticEmbeddingStage(model, **parameters)
+    return EmbeddingCreatorStage(model, max_chars=max_chars, hf_token=hf_token, **parameters)
+
+
+_executor.set_default("text_embedder", _text_embedder)
 _executor.set_default("format", _format)
 _executor.set_default("reporter", _reporter)
 _executor.set_default("executor", _local_executor)

@@ -167,6 +167,26 @@ def fasttext(kernels: Any, draw: random.Random, texts: pa.Array) -> None:
         model = kernels.fasttext_open(pa.array(names, pa.binary()), tuple(numbers), tuple(buffers))
         for label in (-1, 0, -1, labels - 1):
             kernels.fasttext_predict(model, texts, label)
+        ends, found = kernels.fasttext_rows(model, texts)
+        fit(kernels, draw, [ends, found, rows, labels, dim])
+
+
+def fit(kernels: Any, draw: random.Random, sizes: list[Any]) -> None:
+    """Training on the rows of texts, and sums of rows; some numbers may be wrong."""
+    ends, found, rows, labels, dim = sizes
+    texts = len(ends) // 8
+    wanted = struct.pack(f"{texts}i", *(draw.randrange(labels + (draw.random() < 0.02)) for _ in range(texts)))
+    matrices = [(ctypes.c_char * (4 * size * dim))() for size in (max(0, rows - draw.choice([0, 0, 1])), labels)]
+    with contextlib.suppress(ValueError):
+        given = (exactly(ends), exactly(found), exactly(wanted))
+        kernels.fasttext_fit(given, tuple(matrices), (dim, 2, draw.randrange(9)), 0.5)
+    starts = struct.pack("4q", 0, 1, 1, 1 + draw.randrange(4))
+    tokens = struct.pack("4i", *(draw.randrange(max(1, rows)) for _ in range(4)))
+    words = struct.pack("5i", *(draw.randrange(3 + (draw.random() < 0.1)) for _ in range(5)))
+    text_ends = struct.pack("3q", 0, draw.randrange(5), draw.choice([5, 5, 6]))
+    with contextlib.suppress(ValueError):
+        lists = (exactly(tokens), exactly(starts)), (exactly(words), exactly(text_ends))
+        kernels.token_sums(exactly(bytes(4 * rows * dim)), *lists, dim)
 
 
 def stop_words(kernels: Any, draw: random.Random) -> None:

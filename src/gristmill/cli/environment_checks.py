@@ -44,6 +44,7 @@ FEATURES: Mapping[str, str] = {
     "onnx": "ONNX models",
     "torch": "PyTorch models",
     "transformers": "text models of architectures that are not built in",
+    "wordllama": "static embeddings of text",
     "nsfw": "the NSFW filter for images with its own weights",
     "hub": "the Hugging Face hub",
     "otel": "traces with OpenTelemetry",

