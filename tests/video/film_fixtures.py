@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -19,6 +20,7 @@ FILM = Path(__file__).parents[2] / "examples" / "video" / "film" / "big_buck_bun
 10.5 ... seconds; sound in AAC."""
 
 RATE = 24
+os.environ.setdefault("SVT_LOG", "1")  # it prints its settings otherwise
 _FAST: Mapping[str, Mapping[str, str]] = {
     "libx264": {"preset": "ultrafast", "crf": "23", "threads": "1"},
     "libx265": {"preset": "ultrafast", "x265-params": "log-level=none:pools=1"},

@@ -57,6 +57,10 @@ if TYPE_CHECKING:
     from gristmill.video.shots.transnet import TransNetDetector as TransNetDetector
     from gristmill.video.stream_info import StreamInfo as StreamInfo
     from gristmill.video.transcode.clip_transcoding import ClipTranscodingStage as ClipTranscodingStage
+    from gristmill.video.video_task import Clip as Clip
+    from gristmill.video.video_task import Video as Video
+    from gristmill.video.video_task import VideoMetadata as VideoMetadata
+    from gristmill.video.video_task import VideoTask as VideoTask
     from gristmill.video.write import ClipWriterStage as ClipWriterStage
     from gristmill.video.write import VideoParquetWriter as VideoParquetWriter
     from gristmill.video.write import VideoWebDatasetWriter as VideoWebDatasetWriter

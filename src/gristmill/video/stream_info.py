@@ -17,7 +17,7 @@ from gristmill.core.errors import InputError, require
 from gristmill.io.storage.file_input import file_system
 from gristmill.video.batch import BadVideo
 from gristmill.video.container.byte_range import ByteRange
-from gristmill.video.container.video_format import FFMPEG_NAMES, HEAD_BYTES, shown_beginning, video_format
+from gristmill.video.container.video_format import FFMPEG_NAMES, HEAD_BYTES, MKV, shown_beginning, video_format
 
 REMOTE_BLOCK_BYTES = 2**20
 """Remote files are read in ranges of this size, as far as they are needed."""
@@ -199,7 +199,7 @@ def _stream_info(container: Any, stream: Any, kind: str, size: int) -> StreamInf
         pixel_aspect=stream.sample_aspect_ratio or Fraction(1),
         time_base=base,
         start_pts=int(stream.start_time or 0),
-        duration_pts=_duration(container, stream),
+        duration_pts=_duration(container, stream, kind),
         fps=average or None,
         variable_rate=bool(average and nominal and abs(average / nominal - 1) > Fraction(1, 100)),
         num_frames=int(stream.frames) or None,
@@ -214,10 +214,11 @@ def _stream_info(container: Any, stream: Any, kind: str, size: int) -> StreamInf
     )
 
 
-def _duration(container: Any, stream: Any) -> int | None:
+def _duration(container: Any, stream: Any, kind: str) -> int | None:
     if stream.duration is not None and stream.duration > 0:
         return int(stream.duration)
     if container.duration is None or container.duration <= 0:
         return None
-    end = Fraction(container.duration + max(container.start_time or 0, 0), 1_000_000) / stream.time_base
+    before = 0 if kind == MKV else max(container.start_time or 0, 0)  # Matroska counts from 0
+    end = Fraction(container.duration + before, 1_000_000) / stream.time_base
     return max(round(end) - max(int(stream.start_time or 0), 0), 0) or None

@@ -48,6 +48,28 @@ class RowTask(Task[dict[str, Any]]):
         """The rows of tasks, with all columns of all of them."""
         return rows_to_table([task.data for task in tasks])
 
+    @classmethod
+    def to_batch(cls, batch: Batch, sources: Sequence[int], outputs: Sequence[Any]) -> Batch:
+        """The rows that are left of a batch, with what a stage has changed. `sources` says for each task of the output
+        which of those of `from_batch` it was made of."""
+        kept = batch.take(sources)
+        if not outputs:
+            return kept
+        changed = cls.to_table(outputs)
+        before = kept.data
+        columns: dict[str, Any] = {}
+        for name in before.column_names:
+            if name == POSITION:
+                columns[name] = before.column(name)
+            elif name in changed.column_names:
+                values = changed.column(name)
+                same = column_values(values) == column_values(before.column(name))
+                columns[name] = before.column(name) if same else values
+        columns |= {name: changed.column(name) for name in changed.column_names if name not in columns}
+        return cls.batch_class(
+            pa.table(columns), dataset_name=outputs[0].dataset_name, metadata=dict(outputs[0].metadata)
+        )
+
 
 class RowByRow(ProcessingStage[Any, Any]):
     """Runs a stage that takes or gives tasks of one row."""
@@ -88,7 +110,7 @@ class RowByRow(ProcessingStage[Any, Any]):
             for index, output in self._outputs(rows[start : start + size]):
                 sources.append(start + index)
                 outputs.append(output)
-        yield self._batch(task, sources, outputs)
+        yield self.kind.to_batch(task, sources, outputs)
 
     def _outputs(self, tasks: Sequence[Task[Any]]) -> Iterator[tuple[int, Any]]:
         """The tasks that the stage gives, each with the index of the one that it came from."""
@@ -113,26 +135,6 @@ class RowByRow(ProcessingStage[Any, Any]):
             first = tasks[0]
             table = type(first).to_table(tasks)
             yield first.batch_class(table, dataset_name=first.dataset_name, metadata=dict(first.metadata))
-
-    def _batch(self, batch: Batch, sources: Sequence[int], outputs: Sequence[Any]) -> Batch:
-        """The rows that are left of a batch, with what the stage has changed."""
-        kept = batch.take(sources)
-        if not outputs:
-            return kept
-        changed = self.kind.to_table(outputs)
-        before = kept.data
-        columns: dict[str, Any] = {}
-        for name in before.column_names:
-            if name == POSITION:
-                columns[name] = before.column(name)
-            elif name in changed.column_names:
-                values = changed.column(name)
-                same = column_values(values) == column_values(before.column(name))
-                columns[name] = before.column(name) if same else values
-        columns |= {name: changed.column(name) for name in changed.column_names if name not in columns}
-        return self.kind.batch_class(
-            pa.table(columns), dataset_name=outputs[0].dataset_name, metadata=dict(outputs[0].metadata)
-        )
 
 
 def row_by_row(stage: ProcessingStage[Any, Any]) -> ProcessingStage[Any, Any]:
