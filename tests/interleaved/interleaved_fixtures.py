@@ -75,3 +75,41 @@ def rows(*stages: Any, **settings: Any) -> list[dict[str, Any]]:
     for task in Pipeline("interleaved", stages=list(stages)).run(LocalExecutor(num_workers=0), **settings):
         found += task.to_rows()
     return found
+
+
+def pdf(*pages: Sequence[tuple[str, float, float] | tuple[bytes, float, float, float, float]]) -> bytes:
+    """A PDF, written by hand. A page has lines (text, x, y) and JPEG pictures (data, x, y, width, height)."""
+    objects: list[bytes] = [b"", b"", b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>"]
+    kids = []
+    for parts in pages:
+        shown, named = [], []
+        for part in parts:
+            if isinstance(part[0], str):
+                shown.append(f"BT /F1 12 Tf {part[1]} {part[2]} Td ({part[0]}) Tj ET")
+                continue
+            data, x, y, width, height = part  # type: ignore[misc]
+            with Image.open(io.BytesIO(data)) as image:
+                size = image.size
+            head = f"<< /Type /XObject /Subtype /Image /Width {size[0]} /Height {size[1]} /ColorSpace /DeviceRGB "
+            head += f"/BitsPerComponent 8 /Filter /DCTDecode /Length {len(data)} >>\nstream\n"
+            objects.append(head.encode() + data + b"\nendstream")
+            named.append(f"/I{len(objects)} {len(objects)} 0 R")
+            shown.append(f"q {width} 0 0 {height} {x} {y} cm /I{len(objects)} Do Q")
+        content = "\n".join(shown).encode()
+        objects.append(b"<< /Length %d >>\nstream\n%b\nendstream" % (len(content), content))
+        resources = f"<< /Font << /F1 3 0 R >> /XObject << {' '.join(named)} >> >>"
+        page = f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents {len(objects)} 0 R "
+        page += f"/Resources {resources} >>"
+        objects.append(page.encode())
+        kids.append(f"{len(objects)} 0 R")
+    objects[0] = b"<< /Type /Catalog /Pages 2 0 R >>"
+    objects[1] = f"<< /Type /Pages /Kids [{' '.join(kids)}] /Count {len(kids)} >>".encode()
+    out, places = b"%PDF-1.4\n", []
+    for number, body in enumerate(objects, 1):
+        places.append(len(out))
+        out += b"%d 0 obj\n%b\nendobj\n" % (number, body)
+    table = "".join(f"{place:010d} 00000 n \n" for place in places)
+    size = len(objects) + 1
+    end = f"xref\n0 {size}\n0000000000 65535 f \n{table}trailer\n<< /Size {size} /Root 1 0 R >>\n"
+    end += f"startxref\n{len(out)}\n%%EOF\n"
+    return out + end.encode()

@@ -46,6 +46,8 @@ def shown(batch: InterleavedBatch) -> list[str | None]:
         ((), "text", ("text",)),
         (("a", "b", "c", "d"), "b\n\nX", ("b", "X")),
         (("same", "same", "x"), "same\n\nx", ("same", "x")),
+        (("a", None, "b"), "A\n\n\n\nB", ("A", None, "B")),  # a modifier that removes symbols
+        ((None, "a", None, "b", None), "a\n\n\n\nb", (None, "a", None, "b", None)),
     ],
 )
 def test_items_follow_a_new_text(items: tuple[Any, ...], text: str, after: tuple[Any, ...]) -> None:
@@ -54,7 +56,7 @@ def test_items_follow_a_new_text(items: tuple[Any, ...], text: str, after: tuple
     assert changed.data.column("text").to_pylist() == joined_text(changed.items()).to_pylist()
 
 
-@pytest.mark.parametrize("text", ["a\n\nb", f"{P}{P}", ""])
+@pytest.mark.parametrize("text", ["a\n\nb", f"{P}{P}", "", "a\n\nx\n\nb"])
 def test_a_text_with_other_placeholders_is_refused(text: str) -> None:
     with pytest.raises(PlaceholderError, match="placeholders .* InterleavedModify"):
         InterleavedBatch([document("a", None, "b")]).with_column("text", pa.array([text]))
@@ -85,7 +87,7 @@ def test_assigned_rows_are_settled_too() -> None:
     batch.data = batch.data.set_column(batch.data.column_names.index("text"), "text", pa.array([f"A\n\n{P}"]))
     assert shown(batch) == ["A", None]
     with pytest.raises(PlaceholderError):
-        batch.with_data(batch.data.set_column(batch.data.column_names.index("text"), "text", pa.array(["A"])))
+        batch.with_data(batch.data.set_column(batch.data.column_names.index("text"), "text", pa.array(["A\n\nB"])))
 
 
 texts = st.text(st.sampled_from("ab \n"), max_size=6)

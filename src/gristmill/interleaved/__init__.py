@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gristmill.interleaved.explode import InterleavedMediaDeduplicationStage as InterleavedMediaDeduplicationStage
     from gristmill.interleaved.filters import InterleavedAspectRatioFilterStage as InterleavedAspectRatioFilterStage
     from gristmill.interleaved.filters import InterleavedBlurFilterStage as InterleavedBlurFilterStage
+    from gristmill.interleaved.filters import InterleavedCLIPScoreFilterStage as InterleavedCLIPScoreFilterStage
     from gristmill.interleaved.filters import (
         InterleavedImageToTextRatioFilterStage as InterleavedImageToTextRatioFilterStage,
     )

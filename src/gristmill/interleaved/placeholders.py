@@ -7,6 +7,8 @@ which nothing changed stay as they are, and an item of text has the text that is
     paragraphs as before              each item has its own
     some paragraphs gone or new       those that are still the same stay with their item; those between follow in order
     items run together                become one item, with the times from the first to the last
+    placeholders gone, and an         the items are where the empty paragraphs are: UnicodeReformatter, which removes
+    empty paragraph for each          some symbols, takes placeholders for such
     fewer or more placeholders        refused, with a `PlaceholderError`: which item is gone cannot be known
 
 A modifier that drops lines may drop the placeholders, which are lines of their own. `InterleavedModify` gives it the
@@ -147,7 +149,7 @@ def follow_text(pieces: Sequence[str | None], text: str) -> Iterator[Followed]:
     """The items of one document after its text was changed. `pieces` are the texts that they had, None for one that is
     no text. Raises a PlaceholderError."""
     media = [at for at, piece in enumerate(pieces) if piece is None]
-    runs = text.split(PLACEHOLDER)
+    runs = (text if PLACEHOLDER in text or not media else _restored(pieces, text)).split(PLACEHOLDER)
     if len(runs) != len(media) + 1:
         raise PlaceholderError(
             f"the text has {len(runs) - 1:,} placeholders (U+FFFC) for {len(media):,} items that are no text, so which "
@@ -163,6 +165,23 @@ def follow_text(pieces: Sequence[str | None], text: str) -> Iterator[Followed]:
         if last < len(pieces):
             yield Followed(last, last, None)
         first = last + 1
+
+
+def _restored(pieces: Sequence[str | None], text: str) -> str:
+    """The text with the placeholders that a modifier has removed, where it has left an empty paragraph for each. It may
+    have left none at the ends, if it removed white space there. Else the text as it is."""
+    media = [piece is None for piece in pieces for _ in (piece or "").split(SEPARATOR)]
+    paragraphs = text.split(SEPARATOR)
+    first = next((at for at, medium in enumerate(media) if not medium), len(media))
+    last = next((at for at, medium in enumerate(reversed(media)) if not medium), len(media))
+    if len(paragraphs) == len(media) - first - last:
+        paragraphs = [*[""] * first, *paragraphs, *[""] * last]
+    if len(paragraphs) != len(media) or any(
+        paragraph.strip() for paragraph, medium in zip(paragraphs, media, strict=True) if medium
+    ):
+        return text
+    pairs = zip(paragraphs, media, strict=True)
+    return SEPARATOR.join([PLACEHOLDER if medium else paragraph for paragraph, medium in pairs])
 
 
 def _without_separators(run: str, after: bool, before: bool) -> str:

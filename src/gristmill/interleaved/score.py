@@ -8,7 +8,10 @@ Filters are those of the modalities, and nothing of theirs changes: the items of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, islice
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -18,13 +21,13 @@ from gristmill.audio.filters import AudioFilter
 from gristmill.audio.score import AudioScoreFilter
 from gristmill.core.arrow.array_building import as_one_array, literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.core.deciding_stage import DecidingStage, Decision, Measures, Rule, all_hold
+from gristmill.core.deciding_stage import Decision, FilteringStage, FilterStep, Measures, Rule, StepDecision, all_hold
 from gristmill.core.stage import Columns, ProcessingStage
 from gristmill.image.batch import ImageBatch
 from gristmill.image.filters import ImageFilter
 from gristmill.image.score import ImageScoreFilter
 from gristmill.interleaved.batch import InterleavedBatch, as_interleaved
-from gristmill.interleaved.item_bytes import ItemBytes, bytes_of, documents_with, without_documents
+from gristmill.interleaved.item_bytes import ItemBytes, bytes_of
 from gristmill.interleaved.item_columns import (
     AUDIO,
     IMAGE,
@@ -43,6 +46,7 @@ from gristmill.interleaved.placeholders import ITEMS_COLUMN, TEXT_COLUMN
 from gristmill.samples.argument_checks import check_choice, check_count
 from gristmill.samples.batch import BadSample, DocumentBatch
 from gristmill.samples.decode import share_decoded
+from gristmill.samples.filters import RangeFilter
 from gristmill.text.document_filter import DocumentFilter
 from gristmill.text.document_modifier import DocumentModifier
 from gristmill.text.score import Modify, ScoreFilter
@@ -52,11 +56,11 @@ JUDGED_AT_ONCE = 64
 """Pictures and recordings that are in memory at a time."""
 
 LOWEST, HIGHEST = "lowest", "highest"
-ItemVerdicts = tuple[list[Any], list[bool], dict[int, BadSample]]
-"""For each item of a kind its score, and whether it is kept; and those that cannot be read."""
+ItemVerdicts = list[tuple[Any, bool]]
+"""For each item of a kind its score, and whether it is kept. One that cannot be read has a BadSample as its score."""
 
 
-class InterleavedEach(DecidingStage[DocumentBatch]):
+class InterleavedEach(FilteringStage[DocumentBatch]):
     """Runs a filter on each item of its kind: an ImageFilter on pictures, an AudioFilter on sound, others on texts.
 
     An item that the filter drops leaves its document (`on_drop="item"`), or takes the document with it ("document").
@@ -82,7 +86,11 @@ class InterleavedEach(DecidingStage[DocumentBatch]):
         check_count(type(self).__name__, "min_items", min_items)
         self.filter_obj, self.on_drop, self.on_bad_item = filter_obj, on_drop, on_bad_item
         self.invert, self.min_items, self.storage_options = invert, min_items, storage_options
-        self._judge = _judge_of(filter_obj, invert)
+        self._items_judge = _judge_of(filter_obj, invert)
+        left = ItemsLeftFilter(filter_obj, min_items, invert)
+        tool = filter_obj if on_drop == DOCUMENT else left
+        label = filter_obj.name if on_drop == DOCUMENT else f"{self._items_judge.kind}_items_left"
+        self._steps = [FilterStep(tool, ITEMS_COLUMN, label)]
         if not self._own_name:
             self.name = f"each_{filter_obj.name}"
         self._reader: ItemBytes | None = None
@@ -93,7 +101,7 @@ class InterleavedEach(DecidingStage[DocumentBatch]):
     @property
     def kind(self) -> str:
         """The kind of the items that are judged."""
-        kind: str = self._judge.kind
+        kind: str = self._items_judge.kind
         return kind
 
     def inputs(self) -> tuple[list[str], Columns]:
@@ -103,53 +111,48 @@ class InterleavedEach(DecidingStage[DocumentBatch]):
         return ["data"], [TEXT_COLUMN, ITEMS_COLUMN]
 
     def check(self) -> None:
-        self._judge.stage.check()
+        self._items_judge.stage.check()
 
     def setup(self, worker_metadata: Any = None) -> None:
-        self._judge.stage.setup(worker_metadata)
+        self._items_judge.stage.setup(worker_metadata)
 
     def teardown(self) -> None:
-        self._judge.stage.teardown()
+        self._items_judge.stage.teardown()
         if self._reader is not None:
             self._reader.close()
 
     # -- the decision ------------------------------------------------------------------------------------------
 
-    def process(self, task: DocumentBatch) -> InterleavedBatch:
-        batch = as_interleaved(task)
-        items = batch.items()
-        found = self._verdicts(items)
-        if found[2]:
-            self.count("bad_items", len(found[2]))
-            if self.on_bad_item == DOCUMENT:
-                chosen = pc.indices_nonzero(of_kind(items, self.kind)).to_pylist()
-                bad = documents_with(items, {chosen[at]: reason for at, reason in found[2].items()})
-                return self.process(without_documents(self, batch, bad))
-        dropped = found[1].count(False)
-        if dropped:
-            self.count("items_dropped", dropped)
-        return self._applied(batch, self._decision(items, found), found[1])
-
     def decide(self, batch: DocumentBatch) -> Decision:
         items = as_interleaved(batch).items()
-        return self._decision(items, self._verdicts(items))
+        verdicts = self._verdicts(batch, items)
+        if self.on_bad_item == DOCUMENT:
+            bad = next((score for score, _ in verdicts if isinstance(score, BadSample)), None)
+            if bad is not None:  # the worker splits the batch until it has found the document
+                raise bad
+        return self._decision(items, verdicts)
 
     def apply(self, batch: DocumentBatch, decision: Decision) -> InterleavedBatch:
         settled = as_interleaved(batch)
-        return self._applied(settled, decision, self._verdicts(settled.items())[1])
+        items = settled.items()
+        verdicts = self._verdicts(batch, items)
+        settled = replace(settled, objects={name: one for name, one in settled.objects.items() if name != self._key})
+        settled.lineage = batch.lineage
+        kept = make_array([keep for _, keep in verdicts], pa.bool_())
+        for name, count in (
+            ("bad_items", sum(isinstance(score, BadSample) for score, _ in verdicts)),
+            ("items_dropped", len(kept) - (kept.true_count or 0)),
+        ):
+            if count:
+                self.count(name, count)
+        if self.on_drop == ITEM and kept.true_count < len(kept):
+            chosen = of_kind(items, self.kind)
+            mask = pc.replace_with_mask(make_array([True] * len(chosen), pa.bool_()), chosen, kept)
+            settled = settled.with_items(keep_items(items, mask))
+        return settled.keep(decision.keep)
 
-    def _applied(self, batch: InterleavedBatch, decision: Decision, kept: Sequence[bool]) -> InterleavedBatch:
-        items = batch.items()
-        chosen = of_kind(items, self.kind)
-        if self.on_drop == ITEM and not all(kept):
-            mask = pc.replace_with_mask(
-                make_array([True] * len(chosen), pa.bool_()), chosen, make_array(list(kept), pa.bool_())
-            )
-            batch = batch.with_items(keep_items(items, mask))
-        return batch.keep(decision.keep)
-
-    def _decision(self, items: pa.ListArray, found: ItemVerdicts) -> Decision:
-        scores, kept, _ = found
+    def _decision(self, items: pa.ListArray, verdicts: ItemVerdicts) -> Decision:
+        scores, kept = [score for score, _ in verdicts], [keep for _, keep in verdicts]
         chosen = of_kind(items, self.kind)
         spread = pc.replace_with_mask(
             make_array([0] * len(chosen), pa.int64()), chosen, make_array(list(map(int, kept)), pa.int64())
@@ -163,21 +166,26 @@ class InterleavedEach(DecidingStage[DocumentBatch]):
         parents = documents_of(items).filter(chosen).to_pylist()
         lowest, highest = _extremes(len(items), parents, scores)
         shown = lowest if self._bounds()[0] is not None else highest
-        measures: dict[str, Measures] = {self._label: {LOWEST: lowest, HIGHEST: highest}} if self._rules() else {}
+        measures: dict[str, Measures] = {self._label: {LOWEST: lowest, HIGHEST: highest}} if self._item_rules() else {}
         return Decision(keep, {self._label: shown}, measures=measures)
+
+    def _judge(self, step: FilterStep, batch: DocumentBatch) -> StepDecision:
+        decision = self.decide(batch)
+        return StepDecision(decision.scores[self._label], decision.keep, decision.measures.get(self._label))
 
     @property
     def _label(self) -> str:
-        return self.filter_obj.name if self.on_drop == DOCUMENT else f"{self.kind}_items_left"
+        return self._steps[0].label
 
     def _bounds(self) -> tuple[float | None, float | None]:
         rules = self.filter_obj.deciding_rules()
         single = len(rules) == 1 and not rules[0].name
         return (rules[0].low, rules[0].high) if single else (None, None)
 
-    def _rules(self) -> Sequence[Rule]:
+    def _item_rules(self) -> Sequence[Rule]:
         if self.on_drop == ITEM:
-            return (Rule("", low=float(self.min_items), low_name="min_items"),)
+            rules: Sequence[Rule] = self._steps[0].tool.deciding_rules()
+            return rules
         low, high = self._bounds()
         if self.invert or self.min_items or (low is None and high is None):
             return ()
@@ -188,7 +196,7 @@ class InterleavedEach(DecidingStage[DocumentBatch]):
         )
 
     def rules(self) -> dict[str, Sequence[Rule]]:
-        return {self._label: rules} if (rules := self._rules()) else {}
+        return {self._label: rules} if (rules := self._item_rules()) else {}
 
     def thresholds(self) -> dict[str, str]:
         text = self.filter_obj.threshold()
@@ -200,42 +208,53 @@ class InterleavedEach(DecidingStage[DocumentBatch]):
 
     def judge(
         self, scores: Mapping[str, pa.Array], measures: Mapping[str, Measures] | None = None
-    ) -> dict[str, pa.Array] | None:
-        label, rules = self._label, self._rules()
-        if not rules or label not in scores:
-            return None
+    ) -> dict[str, pa.Array]:
+        label, rules = self._label, self._item_rules()
+        if not rules or label not in scores or (self.on_drop == DOCUMENT and label not in (measures or {})):
+            return {}
         if self.on_drop == ITEM:
             return {label: rules[0].holds(scores[label])}
-        if not measures or label not in measures:
-            return None
-        verdict = all_hold(rules, measures[label], len(scores[label]))
-        return {label: verdict.fill_null(literal(True, pa.bool_()))}  # a document without such items is kept
+        assert measures is not None
+        return {label: all_hold(rules, measures[label], len(scores[label]))}
 
-    def _verdicts(self, items: pa.ListArray) -> ItemVerdicts:
-        if self._reader is None:
-            self._reader = ItemBytes(self.storage_options)
-        scores: list[Any] = []
-        kept: list[bool] = []
-        bad: dict[int, BadSample] = {}
-        for some in self._judge.verdicts(items, self._reader):
-            for score, keep in some:
-                if isinstance(score, BadSample):
-                    bad[len(scores)] = score
-                scores.append(None if isinstance(score, BadSample) else score)
-                kept.append(keep)
-        return scores, kept, bad
+    @property
+    def _key(self) -> str:
+        return f"item_verdicts_{id(self)}"
+
+    def _verdicts(self, batch: DocumentBatch, items: pa.ListArray) -> ItemVerdicts:
+        """The verdicts on the items of the kind. They stay with the rows: `apply` and parts of the batch have them."""
+        known = batch.objects.get(self._key)
+        if known is None:
+            if self._reader is None:
+                self._reader = ItemBytes(self.storage_options)
+            found = chain.from_iterable(self._items_judge.verdicts(items, self._reader))
+            counts = sums_of(lists_of(of_kind(items, self.kind).cast(pa.int64()), item_counts(items))).to_pylist()
+            known = batch.objects[self._key] = [list(islice(found, count)) for count in counts]
+        return list(chain.from_iterable(known))
+
+
+class ItemsLeftFilter(RangeFilter):
+    """Keeps documents with `min_items` items or more that a filter keeps."""
+
+    def __init__(self, filter_obj: Any, min_items: int = 0, invert: bool = False) -> None:
+        self.filter_obj, self.min_items, self.invert = filter_obj, min_items, invert
+
+    def score_sample(self, sample: Any) -> int:
+        """How many of the scores of items are kept."""
+        return sum(bool(self.filter_obj.keep_score(score)) != self.invert for score in sample)
+
+    def bounds(self) -> tuple[float | None, float | None]:
+        return float(self.min_items), None
 
 
 def _extremes(count: int, parents: Sequence[int], scores: Sequence[Any]) -> tuple[pa.Array, pa.Array]:
-    """The lowest and the highest score of the items of each document; null for one without."""
-    lowest: list[float | None] = [None] * count
-    highest: list[float | None] = [None] * count
+    """The lowest and the highest score of the items of each document. Those of no item are infinite, so that a document
+    without items is within all limits."""
+    lowest, highest = [math.inf] * count, [-math.inf] * count
     for parent, score in zip(parents, scores, strict=True):
-        if not isinstance(score, int | float):
-            continue
-        low, high = lowest[parent], highest[parent]
-        lowest[parent] = float(score) if low is None else min(low, float(score))
-        highest[parent] = float(score) if high is None else max(high, float(score))
+        if isinstance(score, int | float):
+            lowest[parent] = min(lowest[parent], float(score))
+            highest[parent] = max(highest[parent], float(score))
     return make_array(lowest, pa.float64()), make_array(highest, pa.float64())
 
 

@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from gristmill.core.errors import GristmillError
 from gristmill.core.records.rejected_rows import FILE, PLACE
-from gristmill.view.data.media import FilesNamedByRows, MediaContent, media_in_cell
+from gristmill.interleaved.placeholders import ITEMS_COLUMN
+from gristmill.view.data.media import FilesNamedByRows, MediaContent, media_in_cell, media_of_items
 from gristmill.view.data.query import ColumnRoles, RowQuery
 from gristmill.view.data.row_access import RowAccess, concat_differing
 from gristmill.view.data.row_scan import RowScan, ScanCache
@@ -147,7 +148,11 @@ class PageRoutes:
             medium = media_in_cell(value, lambda named: self.files.find(named, beside, dataset))
             if medium is not None:
                 found[name] = medium
-        return ListedRow(number, source.id, values, found)
+
+        def part(path: str, offset: int, size: int | None) -> MediaContent | None:
+            return self.files.find(path, beside, dataset, offset, size)
+
+        return ListedRow(number, source.id, values, found, media_of_items(values.get(ITEMS_COLUMN), part))
 
     def _state(self, given: UrlParameters) -> HttpReply:
         """How far a scan is, for the page that shows it."""
@@ -200,7 +205,7 @@ class PageRoutes:
 
     def _media(self, given: UrlParameters) -> HttpReply:
         row, _, _ = self._requested_row(given)
-        medium = row.media.get(given.get("column", ""))
+        medium = row.media.get(given.get("column", "")) or row.items.get(given.get("column", ""))
         if medium is None:
             raise PageNotFound("That column holds no image, audio or video.")
         return HttpReply(medium.read(self.data.storage_options), medium.kind)

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 FILE, PLACE, ID, LANGUAGE, SOURCE, CHARS, TOKENS = "file", "position", "id", "language", "source", "chars", "tokens"
 SEGMENT, DROPPED = "segment", "dropped_by"
+DOC_ID = "doc_id"
+"""The id of rows that have no column `id`: of interleaved documents."""
+
 FACTS = (FILE, PLACE, SEGMENT, ID, LANGUAGE, SOURCE, CHARS, TOKENS, DROPPED)
 """The columns that precede the scores, in order."""
 
@@ -322,8 +325,9 @@ def _is_known(batch: Batch) -> bool:
 def _fact_columns(table: pa.Table, kind: type[Batch], known: dict[str, pa.Array]) -> Iterator[tuple[str, str]]:
     """Facts that are not known yet, each with the column that holds it."""
     names = table.column_names
-    if ID not in known and ID in names and not pa.types.is_nested(table.schema.field(ID).type):
-        yield ID, ID
+    own_id = next((name for name in (ID, DOC_ID) if name in names), None)
+    if ID not in known and own_id is not None and not pa.types.is_nested(table.schema.field(own_id).type):
+        yield ID, own_id
     for fact, candidates in (*kind.category_columns.items(), *kind.count_columns.items()):
         name = next((name for name in candidates if name in names), None)
         if name is None or fact in known:

@@ -24,8 +24,8 @@ MAX_PICTURES = 2000
 MAX_PICTURE_BYTES = 512 * 2**20
 """Bytes of the pictures of one file."""
 _NESTED_FORMS = 5
-_LINE_GAP = 0.8
-"""Lines whose distance is below this share of their height are of one block."""
+_LINE_GAP = 0.6
+"""Lines whose distance is below this share of their height, that of the font, are of one block."""
 
 
 class _Box(NamedTuple):
@@ -191,7 +191,7 @@ def _lines(text_page: Any) -> Iterator[tuple[_Box, str]]:
         if shown:
             first = start + line.index(shown[0])
             last = start + line.rindex(shown[-1])
-            ends = [text_page.get_charbox(at) for at in (first, last) if at < text_page.count_chars()]
+            ends = [text_page.get_charbox(at, loose=True) for at in (first, last) if at < text_page.count_chars()]
             if ends:
                 lefts, bottoms, rights, tops = zip(*ends, strict=True)
                 yield _Box(min(lefts), min(bottoms), max(rights), max(tops)), line

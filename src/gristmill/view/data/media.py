@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gristmill.interleaved.item_columns import TEXT
 from gristmill.io.storage.file_input import GLOB_CHARACTERS, file_system
 
 MAX_MEDIA_BYTES = 256 * 2**20
@@ -67,6 +68,9 @@ class MediaContent:
     kind: str
     content: bytes | None = None
     path: str | None = None
+    offset: int = 0
+    size: int | None = None
+    """Of a part of a file."""
 
     @property
     def family(self) -> str:
@@ -77,8 +81,10 @@ class MediaContent:
             return self.content
         assert self.path is not None
         system, path = file_system(self.path, storage_options)
+        most = MAX_MEDIA_BYTES if self.size is None else min(self.size, MAX_MEDIA_BYTES)
         with system.open(path, "rb") as file:
-            found: bytes = file.read(MAX_MEDIA_BYTES)
+            file.seek(self.offset)
+            found: bytes = file.read(most)
         return found
 
 
@@ -89,8 +95,10 @@ class FilesNamedByRows:
     follow: bool = False
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
-    def find(self, named: str, beside: str, dataset: str) -> MediaContent | None:
-        """A file that is named by a row of a file in the folder `beside`, if it is something that is shown."""
+    def find(
+        self, named: str, beside: str, dataset: str, offset: int = 0, size: int | None = None
+    ) -> MediaContent | None:
+        """A file that is named by a row of a file in the folder `beside`, or a part of it, if that is shown."""
         if "::" in named or "\0" in named:
             return None
         path = self._followed(named, beside) if self.follow else _inside(named, beside, dataset)
@@ -101,10 +109,11 @@ class FilesNamedByRows:
             if system.info(inner)["type"] != "file":  # opening a pipe would wait for ever
                 return None
             with system.open(inner, "rb") as file:
+                file.seek(offset)
                 kind = content_type(file.read(MAGIC_BYTES))
         except Exception:  # noqa: BLE001  a row may name anything
             return None
-        return MediaContent(kind, path=path) if kind else None
+        return MediaContent(kind, path=path, offset=offset, size=size) if kind else None
 
     @staticmethod
     def _followed(named: str, beside: str) -> str | None:
@@ -138,3 +147,23 @@ def media_in_cell(value: Any, find: Callable[[str], MediaContent | None]) -> Med
     if isinstance(value, str) and len(value) < 4096 and value.lower().endswith(MEDIA_SUFFIXES):
         return find(value)
     return None
+
+
+def media_of_items(
+    items: Any, find: Callable[[str, int, int | None], MediaContent | None]
+) -> dict[str, MediaContent | None]:
+    """The items of an interleaved document that are no text, by a name for each; None for one that cannot be shown."""
+    if not isinstance(items, list) or not all(isinstance(item, Mapping) and "kind" in item for item in items):
+        return {}
+    return {f"items.{at}": _medium_of(item, find) for at, item in enumerate(items) if item["kind"] != TEXT}
+
+
+def _medium_of(
+    item: Mapping[str, Any], find: Callable[[str, int, int | None], MediaContent | None]
+) -> MediaContent | None:
+    data, ref = item.get("bytes"), item.get("ref") or {}
+    if isinstance(data, bytes):
+        kind = content_type(data[:MAGIC_BYTES])
+        return MediaContent(kind, content=data) if kind else None
+    path, offset, size = ref.get("path"), ref.get("offset") or 0, ref.get("size")
+    return find(path, offset, size) if isinstance(path, str) and isinstance(offset, int) and offset >= 0 else None

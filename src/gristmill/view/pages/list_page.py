@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from gristmill.core.arrow.table_conversion import POSITION
@@ -18,6 +18,8 @@ from gristmill.view.pages.html_elements import SafeHtml, count_noun, element
 from gristmill.view.pages.page_frame import TITLES, form_field, select_options
 
 MAX_CHIPS = 8
+MAX_ITEMS = 6
+"""Pictures of a document in a list of rows."""
 ID_COLUMNS = ("id", "doc_id", "document_id", "_id", "uid", "uuid", "url", "quarantined_id")
 
 
@@ -29,6 +31,8 @@ class ListedRow:
     source: str
     values: Mapping[str, Any]
     media: Mapping[str, MediaContent]
+    items: Mapping[str, MediaContent | None] = field(default_factory=dict)
+    """What stands for the placeholders in the text of an interleaved document, in order."""
 
     def url_parameters(self, query: RowQuery) -> str:
         return query.address(file=self.source, at=position_of(self.values), n=self.number)
@@ -265,12 +269,16 @@ def _chips(values: Mapping[str, Any], columns: ColumnRoles) -> SafeHtml:
 def media(row: ListedRow, query: RowQuery, large: bool = False) -> SafeHtml:
     """What can be seen and heard."""
     shown_media = []
-    for name, medium in row.media.items():
-        address = f"media?{query.address(file=row.source, at=position_of(row.values), column=name)}"
-        if medium.family == "image":
-            inner = element("img", src=address, alt=f"image in column {name}", loading="lazy")
-        else:
-            label = f"{medium.family} in column {name}"
-            inner = element(medium.family, src=address, controls=True, preload="metadata", aria_label=label)
-        shown_media.append(element("figure", inner, element("figcaption", name)))
+    items = [] if large else [(name, medium) for name, medium in row.items.items() if medium is not None][:MAX_ITEMS]
+    for name, medium in [*row.media.items(), *items]:
+        shown_media.append(element("figure", medium_element(row, query, name, medium), element("figcaption", name)))
     return element("div", shown_media, class_="media large" if large else "media") if shown_media else SafeHtml("")
+
+
+def medium_element(row: ListedRow, query: RowQuery, name: str, medium: MediaContent) -> SafeHtml:
+    """A picture, or controls for sound and film."""
+    address = f"media?{query.address(file=row.source, at=position_of(row.values), column=name)}"
+    if medium.family == "image":
+        return element("img", src=address, alt=f"image in column {name}", loading="lazy")
+    label = f"{medium.family} in column {name}"
+    return element(medium.family, src=address, controls=True, preload="metadata", aria_label=label)

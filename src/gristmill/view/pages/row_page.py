@@ -7,6 +7,8 @@ from typing import Any
 
 from gristmill.core.arrow.table_conversion import POSITION
 from gristmill.core.records.rejected_rows import FILE, FILTER, PLACE, SCORE, STAGE, THRESHOLD
+from gristmill.interleaved.item_columns import PLACEHOLDER
+from gristmill.interleaved.placeholders import ITEMS_COLUMN
 from gristmill.report.drop_sentence import rejected_sentence
 from gristmill.report.run_report.score_histogram import limits_in_threshold
 from gristmill.view.data.query import ColumnRoles, RowQuery
@@ -14,7 +16,7 @@ from gristmill.view.data.row_sets import QUARANTINED, QUARANTINED_BY
 from gristmill.view.data.whatif import ScoredFilter
 from gristmill.view.pages.cell_values import format_value, highlight_matches, number, position_of
 from gristmill.view.pages.html_elements import SafeHtml, count_noun, element, to_html
-from gristmill.view.pages.list_page import ListedRow, media, row_name
+from gristmill.view.pages.list_page import ListedRow, media, medium_element, row_name
 from gristmill.view.pages.page_frame import TITLES, html_table
 from gristmill.view.pages.row_duplicates import ClusterMember, DuplicateCluster
 from gristmill.view.pages.text_diff import Spans, diff_words
@@ -109,10 +111,30 @@ def _text(text: str, row: ListedRow, query: RowQuery) -> SafeHtml:
     size = element(
         "span", f" · {count_noun(len(text), 'character')}, {count_noun(len(text.split()), 'word')}", class_="quiet"
     )
-    shown_text = element(
-        "pre", highlight_matches(text[:MAX_TEXT_CHARS], query.search), class_="text", tabindex="0", dir="auto"
-    )
+    inner = _with_media(text[:MAX_TEXT_CHARS], row, query)
+    shown_text = element("pre", inner, class_="text", tabindex="0", dir="auto")
     return element("section", element("h2", "Text", size), shown_text, rest)
+
+
+def _with_media(text: str, row: ListedRow, query: RowQuery) -> SafeHtml:
+    """A text with pictures, sound and film in the places that placeholders hold for them."""
+    first, *runs = text.split(PLACEHOLDER) if row.items else [text]
+    named = [*row.items.items(), *[("", None)] * len(runs)]
+    parts: list[object] = [highlight_matches(first, query.search)]
+    for run, (name, medium) in zip(runs, named, strict=False):
+        if medium is not None:
+            parts.append(element("span", medium_element(row, query, name, medium), class_="media large"))
+        elif name:
+            parts.append(element("span", _named_item(row, name), class_="quiet"))
+        parts.append(highlight_matches(run, query.search))
+    return to_html(parts)
+
+
+def _named_item(row: ListedRow, name: str) -> str:
+    """An item that cannot be shown here: its kind, and where it is."""
+    item = row.values[ITEMS_COLUMN][int(name.rpartition(".")[2])]
+    ref = item.get("ref") or {}
+    return f"[{item['kind']}: {ref.get('member') or ref.get('path') or 'no bytes'}]"
 
 
 def _scores(filters: Sequence[ScoredFilter], scores: Mapping[str, Any]) -> SafeHtml:
