@@ -95,6 +95,8 @@ def _plain(value: Any, place: str, parameter: Parameter | None = None) -> Any:
         return [_plain(inner, place, parameter) for inner in value]
     if isinstance(value, set | frozenset):
         return sorted((_plain(inner, place) for inner in value), key=str)
+    if isinstance(value, PlainParameters):
+        return _params(type(value), value, place)
     if kind_of(type(value)):
         return _object(value, place, parameter)
     what = f"the function {getattr(value, '__name__', '')!r}" if callable(value) else f"a {type(value).__name__}"

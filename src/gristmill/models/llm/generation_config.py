@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gristmill.core.fast_dataclass import fast_dataclass
@@ -45,9 +46,13 @@ class GenerationConfig:
             return cls()
         return cls(**value) if isinstance(value, Mapping) else value
 
+    def for_sample(self, sample: int) -> GenerationConfig:
+        """The config for the n-th answer to the same messages."""
+        return replace(self, seed=self.seed + sample) if self.seed is not None and sample else self
+
     def fields(self, sample: int = 0) -> dict[str, Any]:
         """The fields of a request for the n-th answer to the same messages. Each answer has its own seed."""
-        seed = None if self.seed is None else self.seed + sample
+        seed = self.for_sample(sample).seed
         stop = list(self.stop) if self.stop is not None and not isinstance(self.stop, str) else self.stop
         found = {
             "max_tokens": self.max_tokens,

@@ -79,7 +79,7 @@ class ForeignClient:
         arguments = {
             "messages": request.messages,
             "model": request.model,
-            "generation_config": request.config,
+            "generation_config": request.config.for_sample(request.sample),
         }
         try:
             if inspect.iscoroutinefunction(self.client.query_model):

@@ -59,6 +59,7 @@ class LLMStage(ProcessingStage[In, Out], LastingRecordsRole, ReportingRole):
         client: Any = None,
         model_name: str = "",
         generation_config: GenerationConfig | Mapping[str, Any] | None = None,
+        *,
         cache: str | None = None,
         cache_options: Mapping[str, Any] | None = None,
         cache_only: bool = False,

@@ -67,10 +67,11 @@ class Prompt:
                 f"There are: {', '.join(given)}"
             )
         for name in needed:
-            if not self._has(name):
+            if not self.contains(name):
                 raise PlanError(f"the prompt {self.name!r} does not contain {{{{ {name} }}}}")
 
-    def _has(self, name: str) -> bool:
+    def contains(self, name: str) -> bool:
+        """Whether a variable occurs, as `{{ name }}` or as `{name}`."""
         return any(name in (found[1], found[2]) for _, text in self.messages for found in _VARIABLE.finditer(text))
 
     def fill(self, values: Mapping[str, str]) -> list[dict[str, str]]:
