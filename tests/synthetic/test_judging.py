@@ -25,7 +25,8 @@ class Scripted:
         self.answer = answer
 
     def query_model(self, *, messages: Any, model: str, generation_config: Any = None) -> list[str]:
-        said = self.answer(model, messages[1]["content"], generation_config.seed)
+        asked = next(message["content"] for message in messages if message["role"] == "user")
+        said = self.answer(model, asked, generation_config.seed)
         return [said if isinstance(said, str) else orjson.dumps(said).decode()]
 
 

@@ -13,6 +13,7 @@ from gristmill.synthetic import (
     DiverseQAPostProcessingStage,
     DiverseQAStage,
     ExtractKnowledgeStage,
+    GenerationConfig,
     KnowledgeListPostProcessingStage,
     KnowledgeListStage,
     PromptStage,
@@ -220,3 +221,7 @@ def test_a_recipe(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     written = recipe_of(recipe.build()).to_yaml()
     assert "sk-do-not-tell" not in written
     assert "${env:SOME_TOKEN}" in written
+    (tmp_path / "again.yaml").write_text(written)
+    again = load_recipe("again.yaml").build().stages[1]
+    assert isinstance(again, RewriteStage)
+    assert (again._config, again._client.max_concurrent_requests) == (GenerationConfig(temperature=0.5), 64)

@@ -16,6 +16,7 @@ from gristmill.core.errors import GristmillError, RecipeError
 from gristmill.core.function_stage import FunctionStage
 from gristmill.core.resources import Resources
 from gristmill.core.stage import SETTINGS, CompositeStage, ProcessingStage
+from gristmill.models.plain_parameters import PlainParameters
 from gristmill.recipes.recipe import Recipe
 from gristmill.recipes.recipe_file import StageSpec
 from gristmill.recipes.stage_builder import build_stage
@@ -95,16 +96,16 @@ def _plain(value: Any, place: str, parameter: Parameter | None = None) -> Any:
         return [_plain(inner, place, parameter) for inner in value]
     if isinstance(value, set | frozenset):
         return sorted((_plain(inner, place) for inner in value), key=str)
-    if isinstance(value, PlainParameters):
-        return _params(type(value), value, place)
-    if kind_of(type(value)):
+    if isinstance(value, PlainParameters) or kind_of(type(value)):
         return _object(value, place, parameter)
     what = f"the function {getattr(value, '__name__', '')!r}" if callable(value) else f"a {type(value).__name__}"
     raise RecipeError(f"{place} is {what}, which cannot be written to YAML")
 
 
 def _object(value: Any, place: str, parameter: Parameter | None) -> Any:
-    """A stage, filter or modifier."""
+    """A stage, filter or modifier, or what is nothing but its parameters."""
+    if isinstance(value, PlainParameters):
+        return _params(type(value), value, place)
     if isinstance(value, ProcessingStage):
         return _stage(value, place).to_yaml()
     name, params = _name(type(value), place), _params(type(value), value, place)

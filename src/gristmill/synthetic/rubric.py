@@ -18,11 +18,12 @@ from typing import Any
 import yaml
 
 from gristmill.core.errors import InputError
+from gristmill.models.plain_parameters import PlainParameters
 
 _KEYS = {"name", "scale", "criteria", "description"}
 
 
-class Rubric:
+class Rubric(PlainParameters):
     """Criteria, and the scale that each is judged on."""
 
     def __init__(

@@ -106,14 +106,6 @@ class TranslationStage(DocumentLLMStage):
             cache_only=cache_only,
             budget=budget,
         )
-        if not source_lang or not target_lang:
-            raise ValueError(f"{self.name}: source_lang and target_lang must be given, such as 'en' and 'de'")
-        for name, value, choices in (
-            ("segmentation_mode", segmentation_mode, ("coarse", "fine")),
-            ("output_mode", output_mode, _MODES),
-        ):
-            if value not in choices:
-                raise ValueError(f"{self.name}: {name} is {value!r}, must be one of {', '.join(choices)}")
         self.source_lang, self.target_lang, self.text_field = source_lang, target_lang, text_field
         self.output_field, self.segmentation_mode = output_field, segmentation_mode
         self.min_segment_chars, self.output_mode, self.prompt = min_segment_chars, output_mode, prompt
@@ -126,6 +118,14 @@ class TranslationStage(DocumentLLMStage):
         self.prompt_version = f"{self._prompt.version} {self._faith.version}"
         self._paths = [text_field] if isinstance(text_field, str) else list(text_field)
         self._languages = {"source_lang": source_lang, "target_lang": target_lang}
+        self._check_parameters()
+
+    def _check_parameters(self) -> None:
+        if not self.source_lang or not self.target_lang:
+            raise ValueError(f"{self.name}: source_lang and target_lang must be given, such as 'en' and 'de'")
+        for name, choices in (("segmentation_mode", ("coarse", "fine")), ("output_mode", _MODES)):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{self.name}: {name} is {getattr(self, name)!r}, must be one of {', '.join(choices)}")
 
     def check(self) -> None:
         super().check()

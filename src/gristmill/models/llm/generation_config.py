@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from gristmill.core.fast_dataclass import fast_dataclass
+from gristmill.models.plain_parameters import PlainParameters
 
 
 @fast_dataclass(frozen=True)
-class GenerationConfig:
+class GenerationConfig(PlainParameters):
     """How a language model is to answer. None leaves a parameter to the server.
 
     `extra_kwargs` are further fields of the request; None removes one, as in

@@ -29,6 +29,7 @@ from gristmill.models.llm.endpoint_limits import EndpointLimits
 from gristmill.models.llm.generation_config import GenerationConfig
 from gristmill.models.llm.http_connection import HttpAnswer, HttpPool, split_base_url
 from gristmill.models.llm.llm_request import Answer, FailedRequest, LLMRequest, Message
+from gristmill.models.plain_parameters import PlainParameters
 
 OPENAI = "https://api.openai.com/v1"
 _RETRIED = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 529))
@@ -47,7 +48,7 @@ class _Failure(Exception):
         self.reason, self.status, self.raw, self.passes, self.wait = reason, status, raw, passes, wait
 
 
-class AsyncOpenAIClient:
+class AsyncOpenAIClient(PlainParameters):
     """Asks an endpoint that speaks the protocol of OpenAI, many requests at a time.
 
     `api_key` is best written as `${env:NAME}` in a recipe; without one, the environment's OPENAI_API_KEY is used for
@@ -55,20 +56,6 @@ class AsyncOpenAIClient:
     are for all workers of a stage together. `timeout` is for one attempt, `max_wait_s` for one request with all its
     retries. `headers` are sent with each request.
     """
-
-    not_identity = (
-        "max_concurrent_requests",
-        "max_retries",
-        "base_delay",
-        "base_url",
-        "api_key",
-        "requests_per_minute",
-        "tokens_per_minute",
-        "timeout",
-        "max_wait_s",
-        "headers",
-        "ca_file",
-    )
 
     def __init__(
         self,

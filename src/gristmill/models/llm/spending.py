@@ -20,6 +20,7 @@ from typing import Any
 from gristmill.core.errors import BudgetReachedError, cannot_write
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.records.remote_storage import open_file_system
+from gristmill.models.plain_parameters import PlainParameters
 
 UNITS = 256
 
@@ -38,7 +39,7 @@ class Spent:
         return Spent(self.tokens - other.tokens, self.cost - other.cost)
 
 
-class Budget:
+class Budget(PlainParameters):
     """What a run may spend on language models: tokens, or money by a table of prices, or both.
 
     `prices` are per million tokens: `{"gpt-x": {"input": 0.15, "output": 0.60}}`. The limits are those of the run, over
