@@ -126,16 +126,17 @@ class Slow(ProcessingStage[Task[int], Task[int]]):
 
 
 @contextlib.contextmanager
-def killing(actor: str, marks: Path) -> Iterator[list[int]]:
-    """Kill an actor of the engine, once it is at work."""
+def killing(actor: str, marks: Path, after: int) -> Iterator[list[int]]:
+    """Kill an actor of the engine, once so many tasks were begun."""
     killed: list[int] = []
     over = threading.Event()
 
     def kill() -> None:
+        import ray
         from ray._private.state import actors
 
         while not over.wait(0.05) and not killed:
-            if len(list(marks.iterdir())) >= 5:
+            if ray.is_initialized() and len(list(marks.iterdir())) >= after:
                 alive = [one for one in actors().values() if one["State"] == "ALIVE"]
                 killed.extend(one["Pid"] for one in alive if one["ActorClassName"].startswith(actor))
                 for pid in killed:
@@ -151,10 +152,10 @@ def killing(actor: str, marks: Path) -> Iterator[list[int]]:
         thread.join()
 
 
-def check_killed_actor(executor: Any, actor: str, marks: Path) -> None:
+def check_killed_actor(executor: Any, actor: str, marks: Path, after: int = 5) -> None:
     """Whatever the engine makes of it, all tasks come out, once."""
     marks.mkdir()
-    with killing(actor, marks) as killed:
+    with killing(actor, marks, after) as killed:
         result = Pipeline("p", stages=[Slow(marks), AddOne()]).run(
             executor, initial_tasks=[Task(number) for number in range(60)]
         )

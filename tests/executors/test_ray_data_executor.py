@@ -64,6 +64,12 @@ def test_an_actor_that_is_killed_costs_nothing(cluster: str, tmp_path: Path) -> 
     engine_checks.check_killed_actor(RayDataExecutor(), "MapWorker", tmp_path / "marks")
 
 
+@pytest.mark.ray
+@pytest.mark.filterwarnings("ignore:.* left .* tasks undone:RuntimeWarning")
+def test_an_engine_that_is_killed_before_it_has_begun_costs_nothing(cluster: str, tmp_path: Path) -> None:
+    engine_checks.check_killed_actor(RayDataExecutor(), "EngineActor", tmp_path / "marks", after=0)
+
+
 class Gpus(ProcessingStage[Task[int], Task[Any]]):
     def setup(self, worker_metadata: Any = None) -> None:
         self.gpus = worker_metadata.gpus

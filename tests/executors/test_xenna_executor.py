@@ -64,6 +64,12 @@ def test_what_xenna_gives_up_is_done_by_actors(cluster: str, tmp_path: Path) -> 
 
 
 @pytest.mark.ray
+@pytest.mark.filterwarnings("ignore:.* left .* tasks undone:RuntimeWarning")
+def test_an_engine_that_is_killed_before_it_has_begun_costs_nothing(cluster: str, tmp_path: Path) -> None:
+    engine_checks.check_killed_actor(XennaExecutor(), "EngineActor", tmp_path / "marks", after=0)
+
+
+@pytest.mark.ray
 def test_groups_share_a_worker_where_cores_are_few_unless_they_must_not(cluster: str) -> None:
     """On two cores. Those that stay apart run all the same."""
     stages = [AddOne().with_(name=f"s{i}", resources=Resources(cpus=1 + i % 2)) for i in range(6)]

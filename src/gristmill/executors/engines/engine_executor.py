@@ -394,7 +394,8 @@ class EngineDriver(RayDriver):
         if self.state != "running":
             return
         why = f"Its error:\n{type(error).__name__}: {error}" if error else "It reported no error"
-        if error and not self.receipts_received:
+        killed = isinstance(error, ray.exceptions.RayActorError)  # nothing that the pipeline asks for
+        if error and not killed and not self.receipts_received:
             raise GristmillError(
                 f"{self.name} cannot run this pipeline here. {why}\n\nTry RayActorPoolExecutor"
             ) from error
