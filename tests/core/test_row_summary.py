@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from gristmill.core.arrow.table_conversion import POSITION
 from gristmill.core.deciding_stage import Decision
-from gristmill.core.records.row_summary import SAMPLES, RowSummariser, RowSummary, bucket_lower_bound, histogram_buckets
+from gristmill.core.records.row_summary import (
+    SAMPLES,
+    RowSummariser,
+    RowSummary,
+    _count,
+    bucket_lower_bound,
+    histogram_buckets,
+)
 from gristmill.core.task import Task
 from gristmill.samples.batch import DocumentBatch
 from gristmill.text import Filter
@@ -93,6 +100,15 @@ def test_a_bucket_holds_numbers_of_about_the_same_size(number):
 @given(st.integers(0, 64))
 def test_small_whole_numbers_are_exact(number):
     assert bucket_lower_bound(histogram_buckets(pa.array([float(number)]))[0].as_py()) == number
+
+
+@given(st.lists(st.floats(), max_size=8))
+def test_few_numbers_are_counted_as_many_are(numbers: list[float]) -> None:
+    few, many = RowSummary(), RowSummary()
+    _count(few, "score", pa.array(numbers, pa.float64()))
+    _count(many, "score", pa.array(numbers * 20, pa.float64()))
+    assert few.histograms["score"].keys() == many.histograms["score"].keys()
+    assert {bucket: 20 * count for bucket, count in few.histograms["score"].items()} == many.histograms["score"]
 
 
 def test_scores_that_are_no_numbers_are_left_out():

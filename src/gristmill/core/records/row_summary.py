@@ -35,7 +35,11 @@ OTHERS = "(others)"
 """What labels are counted as that come after so many others."""
 
 _CLIP, _LABEL = 1200, 100
-_SHIFT, _ZERO = literal(47, pa.int64()), literal(0.0, pa.float64())
+_FEW = 16
+"""So many numbers are counted one by one: of many small files, each has its own summary."""
+_SHIFT_BITS = 47
+_SHIFT, _ZERO = literal(_SHIFT_BITS, pa.int64()), literal(0.0, pa.float64())
+_FLOAT, _INTEGER = struct.Struct("<d"), struct.Struct("<q")
 _LANGUAGE = "language"
 _DRAWS = "__draws__"
 
@@ -156,6 +160,8 @@ class RowSummariser:
         rows: pa.BooleanArray | None,
     ) -> None:
         draws = _draws(batch, table)
+        if len(draws) <= _FEW and min(draws.to_pylist(), default=1.0) >= self._bounds[position]:
+            return
         low = pc.indices_nonzero(pc.and_(mask, pc.less(draws, literal(self._bounds[position], pa.float64()))))
         if not len(low):
             return
@@ -214,6 +220,9 @@ def _numbers(scores: Any) -> pa.Array | None:
 
 
 def _count(summary: RowSummary, name: str, numbers: pa.Array) -> None:
+    if len(numbers) <= _FEW:
+        summary.histograms.setdefault(name, Counter()).update(map(_bucket, filter(_is_number, numbers.to_pylist())))
+        return
     counted = pc.value_counts(histogram_buckets(numbers))
     pairs = zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True)
     summary.histograms.setdefault(name, Counter()).update(dict(pairs))
@@ -256,6 +265,16 @@ def histogram_buckets(numbers: pa.Array) -> pa.Array:
     return pc.shift_right(plain.view(pa.int64()), _SHIFT)
 
 
+def _is_number(value: float) -> bool:
+    return value == value  # noqa: PLR0124  NaN is not
+
+
+def _bucket(number: float) -> int:
+    """What `histogram_buckets` computes, for one number."""
+    bits: int = _INTEGER.unpack(_FLOAT.pack(number + 0.0))[0]
+    return bits >> _SHIFT_BITS
+
+
 def bucket_lower_bound(bucket: int) -> float:
     """The number in a bucket that is nearest to zero."""
-    return float(struct.unpack("<d", struct.pack("<q", bucket << _SHIFT.as_py()))[0])
+    return float(struct.unpack("<d", struct.pack("<q", bucket << _SHIFT_BITS))[0])

@@ -109,8 +109,11 @@ def _outputs(job: Job, executor: Executor, run: Run, outputs: list[WrittenFiles]
                 run.add_scores(lineage.source, output)
                 continue
             if isinstance(output, WrittenFiles):
-                outputs.append(output.named(lineage))
+                ref.release()  # with many sources, one copy of each output is enough
+                output = output.named(lineage)
+                outputs.append(output)
                 run.add_written(lineage.source, output)
+                ref = LocalTaskRef(output)  # noqa: PLW2901
             yield lineage, ref
 
 

@@ -30,7 +30,7 @@ def rows_by_source(
     before: Counter[str] = Counter()
     after: Counter[str] = Counter()
     for entry in first:
-        before[_name(entry)] += entry.get("read", 0)
+        before[_name(entry)] += entry.get("read") or 0
     for entry in last:
         after[_name(entry)] += entry["rows"]
     return _source_counts("file", before, after) if sum(before.values()) >= rows else {}

@@ -101,13 +101,17 @@ def _unfinished_rows(run: Run, progress: Progress) -> int:
     return max(rows_read(stats for _, stats in progress.attempt_stages[:2]) - run.rows_finished, 0)
 
 
+_ENTRY_KEYS = ("source", "attempt", "plan", "files", "rows", "read")
+"""What the report needs of an entry of the ledger, which may have a million."""
+
+
 def _facts_of_run_directory(run: Run, facts: Mapping[str, Any]) -> dict[str, Any]:
     """What the directory of the run tells, if it has one."""
     if not run.store or run.store.get("plan.json") is None:
         return {}
     records = Records(run.url, run.storage_options)
-    entries = latest_entries(run.store.lines("ledger"), records.plan)
-    entries = [entry for entry in entries if entry["source"] in run.listed_sources]
+    lines = ({key: line.get(key) for key in _ENTRY_KEYS} for line in run.store.lines("ledger"))
+    entries = [entry for entry in latest_entries(lines, records.plan) if entry["source"] in run.listed_sources]
     first, last = ([entry for entry in entries if entry["plan"] == end] for end in run.first_and_last_segment)
     actual = {
         "seconds": facts["seconds"],
