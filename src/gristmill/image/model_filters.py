@@ -17,23 +17,23 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.arrow.array_building import as_one_array
-from gristmill.core.errors import ContractError, InputError
+from gristmill.core.errors import ContractError
 from gristmill.core.stage_roles import ScoringRole
 from gristmill.image.batch import ImageBatch
 from gristmill.image.image_model_stage import EMBEDDING, ImageModelStage
 from gristmill.models.caption_tokenizer import CaptionTokenizer
 from gristmill.models.fixed_shape_batches import run_in_batches
-from gristmill.models.model_files import AESTHETIC
-from gristmill.models.model_loader import TEXT, Model, load_model, onnx_file
+from gristmill.models.model_loader import TEXT, Model, load_model
 from gristmill.models.score_heads import ScoreHead
-from gristmill.samples.model_stages import HeadScoreStage, ModelScoreStage, head_file, unit_rows
+from gristmill.samples.model_stages import HeadScoreStage, ModelScoreStage, unit_rows
+from gristmill.samples.score_head_files import LoadsAestheticHead, LoadsUnsafeHead
 
 if TYPE_CHECKING:
     from gristmill.core.stage import Columns
     from gristmill.models.model_loader import Array
 
 
-class ImageAestheticFilterStage(ImageModelStage, HeadScoreStage[ImageBatch]):
+class ImageAestheticFilterStage(LoadsAestheticHead, ImageModelStage, HeadScoreStage[ImageBatch]):
     """How pleasing an image is, from about 1 to 10; keeps the threshold and above.
 
     This is LAION's predictor, a head on CLIP ViT-L/14. It is `weights_path`, or a file `aesthetic*.safetensors` in
@@ -56,25 +56,12 @@ class ImageAestheticFilterStage(ImageModelStage, HeadScoreStage[ImageBatch]):
         self.score_threshold, self.score_field, self.embedding_field = score_threshold, score_field, embedding_field
         self.weights_path = None if weights_path is None else str(weights_path)
 
-    def check(self) -> None:
-        if self._local_head() is None:
-            self.wanted().beside(AESTHETIC).check()
-
-    def setup_on_node(self, node_info: Any = None, worker_metadata: Any = None) -> None:
-        if self._local_head() is None:
-            self.wanted().beside(AESTHETIC).fetch()
-
-    def _local_head(self) -> Path | None:
-        names = ("aesthetic*.safetensors", "aesthetic*.pth", "sac*logos*ava*.pth", "sac*logos*ava*.safetensors")
-        return head_file(self.name, self.weights_path, self.model_dir, names)
-
     def setup(self, worker_metadata: Any = None) -> None:
         self._find_device(worker_metadata)
-        file = self._local_head() or self.wanted().beside(AESTHETIC).fetch() / "model.safetensors"
-        self._head = ScoreHead.read(file)
+        self._head = ScoreHead.read(self._head_file())
 
 
-class ImageNSFWFilterStage(ImageModelStage, HeadScoreStage[ImageBatch]):
+class ImageNSFWFilterStage(LoadsUnsafeHead, ImageModelStage, HeadScoreStage[ImageBatch]):
     """How likely an image is unsafe for work, from 0 to 1; keeps images below the threshold.
 
     Two kinds of models: one of images (`model_dir` is "open_nsfw", which is Yahoo's and comes with
@@ -100,21 +87,6 @@ class ImageNSFWFilterStage(ImageModelStage, HeadScoreStage[ImageBatch]):
         self.score_threshold, self.score_field, self.embedding_field = score_threshold, score_field, embedding_field
         self.weights_path = None if weights_path is None else str(weights_path)
 
-    def _local_head(self) -> Path | None:
-        names = ("*nsfw*.safetensors", "*nsfw*.pth")
-        return head_file(self.name, self.weights_path, self.model_dir, names)
-
-    def check(self) -> None:
-        if self._local_head() is None and onnx_file(self.wanted().place(), "vision") is None:
-            raise InputError(
-                f"{self.name}: {self.model_dir} holds neither a model of images (.onnx) nor a head for CLIP "
-                "(*nsfw*.safetensors): use model_dir='open_nsfw', or give weights_path=..., for example of LAION's "
-                "CLIP-based-NSFW-Detector"
-            )
-
-    def setup_on_node(self, node_info: Any = None, worker_metadata: Any = None) -> None:
-        """Nothing is fetched before a batch without embeddings comes."""
-
     def setup(self, worker_metadata: Any = None) -> None:
         self._find_device(worker_metadata)
         file = self._local_head()
@@ -132,14 +104,7 @@ class ImageNSFWFilterStage(ImageModelStage, HeadScoreStage[ImageBatch]):
     def _score(self, batch: ImageBatch, values: Array, rows: Array) -> Array:
         if self._head is not None:
             return super()._score(batch, values, rows)
-        scores = values[:, -1]
-        if len(values) and (values.shape[1] > 2 or scores.min() < 0 or scores.max() > 1 + 1e-6):
-            raise ContractError(
-                f"stage {self.name!r}: the model gives {values.shape[1]} numbers for each image, from "
-                f"{values.min():g} to {values.max():g}, and not a probability: use one that ends in softmax or "
-                "sigmoid, with the unsafe class last"
-            )
-        return np.minimum(scores, 1)
+        return self._probabilities(values)
 
 
 class ImageTextSimilarityStage(ImageModelStage, ModelScoreStage[ImageBatch], ScoringRole):

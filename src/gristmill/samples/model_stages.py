@@ -1,8 +1,9 @@
 """Base classes of stages that run a model on decoded samples, and columns of embeddings.
 
-    SampleModelStage   finds and loads the model, chooses the device, gives it samples in batches
-    ModelScoreStage    scores samples by their embedding and drops some by the score
-    HeadScoreStage     the same, with a small head on top of the embedding
+    SampleModelStage      finds and loads the model, chooses the device, gives it samples in batches
+    ThresholdScoreStage   scores samples and drops some by the score
+    ModelScoreStage       the same, by their embedding
+    HeadScoreStage        the same, with a small head on top of the embedding
 
 Samples are decoded, prepared and given to the model a few at a time, so the memory of a stage does not grow with the
 batch. They are taken from the rows of all tasks that the stage was given; what a sample gives does not depend on which
@@ -159,42 +160,24 @@ class SampleModelStage(ProcessingStage[In, Out]):
             good.append([result is not None for result in set_aside_bad_samples(batch, results, self)])
 
 
-class ModelScoreStage(DecidingStage[In], SampleModelStage[In, In]):
-    """Scores samples by their embedding and keeps those on one side of a threshold.
+class ThresholdScoreStage(DecidingStage[In], SampleModelStage[In, In]):
+    """Scores samples with a model and keeps those on one side of a threshold. A subclass writes `decide_batch`.
 
-    The embedding is the one in `embedding_field`, or else made here. A row without a score is dropped.
+    A row without a score is dropped.
     """
 
     score_field: str
     score_threshold: float | None
-    embedding_field: str
     limit_parameters: ClassVar[tuple[str, ...]] = ("score_threshold",)
     rule: ClassVar[str] = "min_score"
     """How the threshold is named beside rejected rows: "min_score" is the least score that is kept, "below" the first
     that is not."""
-
-    def inputs(self) -> tuple[list[str], Columns]:
-        return ["data"], []  # an embedding or the encoded bytes: which of them is known when rows come
 
     def outputs(self) -> tuple[list[str], Columns]:
         return ["data"], [self.score_field]
 
     def decide(self, batch: In) -> Decision:
         return self.decide_batch([batch])[0]
-
-    def decide_batch(self, batches: Sequence[In]) -> list[Decision]:
-        embeddings = self._embedding_rows(batches)
-        return [self._decision(*pair) for pair in zip(batches, embeddings, strict=True)]
-
-    def _decision(self, batch: In, embeddings: EmbeddingRows) -> Decision:
-        values, present = embeddings
-        rows = self._rows_to_score(batch, present)
-        scores = np.full(len(present), np.nan)
-        scores[rows] = self._score(batch, values[rows], rows)
-        column = make_array([None if np.isnan(score) else float(score) for score in scores], pa.float64())
-        all_scored = present.all() or self._has_embedding(batch)
-        aside = None if all_scored else make_array([not one for one in present], pa.bool_())
-        return Decision(self._kept(column), {self.score_field: column}, aside=aside)
 
     def apply(self, batch: In, decision: Decision) -> In:
         return batch.with_column(self.score_field, decision.scores[self.score_field]).keep(decision.keep)
@@ -221,6 +204,29 @@ class ModelScoreStage(DecidingStage[In], SampleModelStage[In, In]):
             return make_array([True] * len(scores), pa.bool_())
         kept = [score is not None and (score >= bound if at_least else score < bound) for score in scores.to_pylist()]
         return make_array(kept, pa.bool_())
+
+
+class ModelScoreStage(ThresholdScoreStage[In]):
+    """Scores samples by their embedding: that in `embedding_field`, or else one that is made here."""
+
+    embedding_field: str
+
+    def inputs(self) -> tuple[list[str], Columns]:
+        return ["data"], []  # an embedding or the encoded bytes: which of them is known when rows come
+
+    def decide_batch(self, batches: Sequence[In]) -> list[Decision]:
+        embeddings = self._embedding_rows(batches)
+        return [self._decision(*pair) for pair in zip(batches, embeddings, strict=True)]
+
+    def _decision(self, batch: In, embeddings: EmbeddingRows) -> Decision:
+        values, present = embeddings
+        rows = self._rows_to_score(batch, present)
+        scores = np.full(len(present), np.nan)
+        scores[rows] = self._score(batch, values[rows], rows)
+        column = make_array([None if np.isnan(score) else float(score) for score in scores], pa.float64())
+        all_scored = present.all() or self._has_embedding(batch)
+        aside = None if all_scored else make_array([not one for one in present], pa.bool_())
+        return Decision(self._kept(column), {self.score_field: column}, aside=aside)
 
     # -- embeddings, from their column or from the model -------------------------------------------------------
 

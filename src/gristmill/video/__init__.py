@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from gristmill.video.decode import Analysis as Analysis
     from gristmill.video.decode import DecodeLimits as DecodeLimits
     from gristmill.video.decode import analyse_video as analyse_video
+    from gristmill.video.embedding.embed import CosmosEmbed1EmbeddingStage as CosmosEmbed1EmbeddingStage
+    from gristmill.video.embedding.embed import CosmosEmbed1FrameCreationStage as CosmosEmbed1FrameCreationStage
+    from gristmill.video.embedding.embed import VideoEmbeddingStage as VideoEmbeddingStage
+    from gristmill.video.embedding.model_filters import ClipAestheticFilterStage as ClipAestheticFilterStage
+    from gristmill.video.embedding.model_filters import VideoNSFWFilterStage as VideoNSFWFilterStage
     from gristmill.video.filters import VideoAspectRatioFilter as VideoAspectRatioFilter
     from gristmill.video.filters import VideoBitRateFilter as VideoBitRateFilter
     from gristmill.video.filters import VideoDurationFilter as VideoDurationFilter
@@ -29,6 +34,8 @@ if TYPE_CHECKING:
     from gristmill.video.frame_analysis import FrameRequest as FrameRequest
     from gristmill.video.frame_analysis import FrameSeries as FrameSeries
     from gristmill.video.frame_stage import FrameStage as FrameStage
+    from gristmill.video.frames.fingerprint import VideoFingerprintStage as VideoFingerprintStage
+    from gristmill.video.frames.fingerprint import VideoHashStage as VideoHashStage
     from gristmill.video.frames.picture_filters import VideoBlackFilter as VideoBlackFilter
     from gristmill.video.frames.picture_filters import VideoBlurFilter as VideoBlurFilter
     from gristmill.video.frames.picture_filters import VideoBrightnessFilter as VideoBrightnessFilter

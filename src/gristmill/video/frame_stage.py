@@ -32,6 +32,10 @@ class LooksAtFrames(LookAheadRole):
 
     _ahead: tuple[FrameAnalyser, ...] = ()
 
+    piece_seconds: ClassVar[float | None] = None
+    """The stage is given rows of about so many seconds at once, for stages whose analysers keep frames; None: all rows
+    of a batch."""
+
     @abstractmethod
     def analysers(self) -> Sequence[FrameAnalyser]:
         """What the stage wants to have measured. Called often: models and the like are not loaded here."""
@@ -56,32 +60,11 @@ class LooksAtFrames(LookAheadRole):
                 if film.info is not None and analyser.bytes_per_frame(film.info) > _KEPT_FRAME_BYTES:
                     film.forget(analyser, spans)
 
-
-class FrameStage(ProcessingStage[VideoBatch, VideoBatch], LooksAtFrames):
-    """Base of the stages that look at frames. Write `analysers` and `process_measured`."""
-
-    takes_empty = True
-    max_retries = 0
-    """What cannot be decoded once cannot be decoded."""
-
-    piece_seconds: ClassVar[float | None] = None
-    """The stage is given rows of about so many seconds at once, for stages whose analysers keep frames; None: all rows
-    of a batch."""
-
-    def inputs(self) -> tuple[list[str], Columns]:
-        return ["data"], []
-
-    @abstractmethod
-    def process_measured(self, rows: VideoBatch, measured: Sequence[Measured]) -> VideoBatch:
-        """The rows, each with what was measured of it. Gives rows with more columns, or other rows."""
-
-    def process(self, task: VideoBatch) -> Iterator[VideoBatch]:
+    def pieces(self, batch: VideoBatch) -> Iterator[VideoBatch]:
+        """The rows of a batch, about `piece_seconds` at a time."""
         start = 0
-        for end in self._ends(task):
-            piece = task if end - start == task.num_items else task.slice(start, end - start)
-            rows, measured = good_rows(piece, self.measured(piece), self)
-            yield self.process_measured(rows, measured)
-            self.forget_frames(piece, last=end == task.num_items)
+        for end in self._ends(batch):
+            yield batch if end - start == batch.num_items else batch.slice(start, end - start)
             start = end
 
     def _ends(self, batch: VideoBatch) -> Iterator[int]:
@@ -97,6 +80,29 @@ class FrameStage(ProcessingStage[VideoBatch, VideoBatch], LooksAtFrames):
                     yield row + 1
                     seconds = 0.0
         yield batch.num_items
+
+
+class FrameStage(ProcessingStage[VideoBatch, VideoBatch], LooksAtFrames):
+    """Base of the stages that look at frames. Write `analysers` and `process_measured`."""
+
+    takes_empty = True
+    max_retries = 0
+    """What cannot be decoded once cannot be decoded."""
+
+    def inputs(self) -> tuple[list[str], Columns]:
+        return ["data"], []
+
+    @abstractmethod
+    def process_measured(self, rows: VideoBatch, measured: Sequence[Measured]) -> VideoBatch:
+        """The rows, each with what was measured of it. Gives rows with more columns, or other rows."""
+
+    def process(self, task: VideoBatch) -> Iterator[VideoBatch]:
+        done = 0
+        for piece in self.pieces(task):
+            done += piece.num_items
+            rows, measured = good_rows(piece, self.measured(piece), self)
+            yield self.process_measured(rows, measured)
+            self.forget_frames(piece, last=done == task.num_items)
 
 
 def good_rows(

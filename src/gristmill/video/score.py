@@ -47,17 +47,17 @@ class _ScoresVideos(ScoresSamples, LooksAtFrames):
         if tool.looks_at == SIZE or not batch.num_items:
             return super().score_column(tool, batch)
         if tool.looks_at == HEADER:
-            return tool.score_batch(_checked(batch, header_rows(batch)))
+            return tool.score_batch(checked_rows(batch, header_rows(batch)))
         own = tool.analyser()
         others = [one for one in self.analysers() if one.key() != own.key()]
         stage = self if isinstance(self, ProcessingStage) else None
-        return tool.score_batch(_checked(batch, measured_rows(batch, [own], [*others, *self._ahead], stage)))
+        return tool.score_batch(checked_rows(batch, measured_rows(batch, [own], [*others, *self._ahead], stage)))
 
     def _columns(self) -> list[str]:
         return [self.encoded_field()] if any(one.looks_at == SIZE for one in self.filters()) else []
 
 
-def _checked(batch: VideoBatch, rows: Sequence[Measured | BadVideo]) -> list[Measured]:
+def checked_rows(batch: VideoBatch, rows: Sequence[Measured | BadVideo]) -> list[Measured]:
     """What is known of rows; raises BadVideo for the first that cannot be decoded, so that the worker finds it."""
     good: list[Measured] = []
     for row, one in enumerate(rows):
