@@ -9,7 +9,7 @@ from typing import Any
 from gristmill.image.batch import IMAGE, PIXELS, ImageBatch
 from gristmill.image.decode import decode
 from gristmill.image.image_header import BadImage
-from gristmill.models.image_model import ImageModel
+from gristmill.models.image_preprocess import ImageModel
 from gristmill.models.model_files import CLIP
 from gristmill.models.model_loader import load_model
 from gristmill.samples.decode import encoded_views

@@ -25,8 +25,13 @@ from gristmill.models.caption_tokenizer import CaptionTokenizer
 from gristmill.models.fixed_shape_batches import run_in_batches
 from gristmill.models.model_loader import TEXT, Model, load_model
 from gristmill.models.score_heads import ScoreHead
-from gristmill.samples.model_stages import HeadScoreStage, ModelScoreStage, unit_rows
-from gristmill.samples.score_head_files import LoadsAestheticHead, LoadsUnsafeHead
+from gristmill.samples.model_stages import (
+    HeadScoreStage,
+    LoadsAestheticHead,
+    LoadsUnsafeHead,
+    ModelScoreStage,
+    unit_rows,
+)
 
 if TYPE_CHECKING:
     from gristmill.core.stage import Columns

@@ -4,6 +4,7 @@
     ThresholdScoreStage   scores samples and drops some by the score
     ModelScoreStage       the same, by their embedding
     HeadScoreStage        the same, with a small head on top of the embedding
+    LoadsAestheticHead, LoadsUnsafeHead   where the heads for pictures come from
 
 Samples are decoded, prepared and given to the model a few at a time, so the memory of a stage does not grow with the
 batch. They are taken from the rows of all tasks that the stage was given; what a sample gives does not depend on which
@@ -29,8 +30,8 @@ from gristmill.core.errors import ContractError, InputError
 from gristmill.core.resources import Resources
 from gristmill.core.stage import ProcessingStage
 from gristmill.models.fixed_shape_batches import CPU_ROWS, prefetch_rows, run_in_batches
-from gristmill.models.model_files import Wanted
-from gristmill.models.model_loader import ENGINES, Array, Device
+from gristmill.models.model_files import AESTHETIC, Wanted
+from gristmill.models.model_loader import ENGINES, Array, Device, onnx_file
 from gristmill.models.score_heads import ScoreHead
 from gristmill.samples.batch import BadSample, SampleBatch
 from gristmill.samples.decode import set_aside_bad_samples
@@ -298,6 +299,59 @@ def head_file(name: str, given: str | None, model_dir: str, patterns: Sequence[s
         return file
     matches = (file for pattern in patterns for file in sorted(Path(model_dir).expanduser().glob(pattern)))
     return next(matches, None)
+
+
+class LoadsAestheticHead(SampleModelStage[Any, Any]):
+    """LAION's predictor of how pleasing a picture is: `weights_path`, a file in `model_dir`, or fetched once."""
+
+    weights_path: str | None
+
+    def check(self) -> None:
+        if self._local_head() is None:
+            self.wanted().beside(AESTHETIC).check()
+
+    def setup_on_node(self, node_info: Any = None, worker_metadata: Any = None) -> None:
+        if self._local_head() is None:
+            self.wanted().beside(AESTHETIC).fetch()
+
+    def _local_head(self) -> Path | None:
+        names = ("aesthetic*.safetensors", "aesthetic*.pth", "sac*logos*ava*.pth", "sac*logos*ava*.safetensors")
+        return head_file(self.name, self.weights_path, self.model_dir, names)
+
+    def _head_file(self) -> Path:
+        return self._local_head() or self.wanted().beside(AESTHETIC).fetch() / "model.safetensors"
+
+
+class LoadsUnsafeHead(SampleModelStage[Any, Any]):
+    """LAION's head for unsafe pictures, or a model of pictures that gives the probability itself."""
+
+    weights_path: str | None
+
+    def check(self) -> None:
+        if self._local_head() is None and onnx_file(self.wanted().place(), "vision") is None:
+            raise InputError(
+                f"{self.name}: {self.model_dir} holds neither a model of images (.onnx) nor a head for CLIP "
+                "(*nsfw*.safetensors): use model_dir='open_nsfw', or give weights_path=..., for example of LAION's "
+                "CLIP-based-NSFW-Detector"
+            )
+
+    def setup_on_node(self, node_info: Any = None, worker_metadata: Any = None) -> None:
+        """Nothing is fetched before pictures come."""
+
+    def _local_head(self) -> Path | None:
+        names = ("*nsfw*.safetensors", "*nsfw*.pth")
+        return head_file(self.name, self.weights_path, self.model_dir, names)
+
+    def _probabilities(self, values: Array) -> Array:
+        """Those that a model of pictures gives: the last of its numbers."""
+        scores = values[:, -1]
+        if len(values) and (values.shape[1] > 2 or scores.min() < 0 or scores.max() > 1 + 1e-6):
+            raise ContractError(
+                f"stage {self.name!r}: the model gives {values.shape[1]} numbers for each image, from "
+                f"{values.min():g} to {values.max():g}, and not a probability: use one that ends in softmax or "
+                "sigmoid, with the unsafe class last"
+            )
+        return np.minimum(scores, 1)
 
 
 # -- columns of embeddings -----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from gristmill.models.fixed_shape_batches import run_in_batches
-from gristmill.models.image_model import ImageModel
+from gristmill.models.image_preprocess import ImageModel
 from gristmill.models.model_files import CLIP
 from gristmill.models.model_loader import load_model
 from gristmill.samples.model_stages import SampleModelStage

@@ -15,8 +15,7 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.deciding_stage import Decision
 from gristmill.models.score_heads import ScoreHead
-from gristmill.samples.model_stages import ThresholdScoreStage, unit_rows
-from gristmill.samples.score_head_files import LoadsAestheticHead, LoadsUnsafeHead
+from gristmill.samples.model_stages import LoadsAestheticHead, LoadsUnsafeHead, ThresholdScoreStage, unit_rows
 from gristmill.video.batch import VideoBatch
 from gristmill.video.embedding.frame_model_stage import FrameModelStage
 from gristmill.video.filters import MAX, MIN, check_reduction, reduced
