@@ -13,7 +13,7 @@ import pytest
 from gristmill import LocalExecutor, Pipeline
 from gristmill.dedup import ExactDeduplicationStage, FingerprintDeduplicationStage
 from gristmill.video import FixedStrideExtractorStage, VideoBatch, VideoFingerprintStage, VideoHashStage
-from gristmill.video.frames.fingerprint import picture_codes
+from gristmill.video.frames.video_fingerprint import picture_codes
 from tests.video.film_fixtures import FILM
 from tests.video.shot_films import scene, write_film
 

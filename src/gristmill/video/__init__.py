@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from gristmill.video.embedding.embed import CosmosEmbed1EmbeddingStage as CosmosEmbed1EmbeddingStage
     from gristmill.video.embedding.embed import CosmosEmbed1FrameCreationStage as CosmosEmbed1FrameCreationStage
     from gristmill.video.embedding.embed import VideoEmbeddingStage as VideoEmbeddingStage
-    from gristmill.video.embedding.model_filters import ClipAestheticFilterStage as ClipAestheticFilterStage
-    from gristmill.video.embedding.model_filters import VideoNSFWFilterStage as VideoNSFWFilterStage
+    from gristmill.video.embedding.frame_model_filters import ClipAestheticFilterStage as ClipAestheticFilterStage
+    from gristmill.video.embedding.frame_model_filters import VideoNSFWFilterStage as VideoNSFWFilterStage
     from gristmill.video.filters import VideoAspectRatioFilter as VideoAspectRatioFilter
     from gristmill.video.filters import VideoBitRateFilter as VideoBitRateFilter
     from gristmill.video.filters import VideoDurationFilter as VideoDurationFilter
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from gristmill.video.frame_analysis import FrameRequest as FrameRequest
     from gristmill.video.frame_analysis import FrameSeries as FrameSeries
     from gristmill.video.frame_stage import FrameStage as FrameStage
-    from gristmill.video.frames.fingerprint import VideoFingerprintStage as VideoFingerprintStage
-    from gristmill.video.frames.fingerprint import VideoHashStage as VideoHashStage
     from gristmill.video.frames.picture_filters import VideoBlackFilter as VideoBlackFilter
     from gristmill.video.frames.picture_filters import VideoBlurFilter as VideoBlurFilter
     from gristmill.video.frames.picture_filters import VideoBrightnessFilter as VideoBrightnessFilter
@@ -44,6 +42,8 @@ if TYPE_CHECKING:
     from gristmill.video.frames.picture_filters import VideoLetterboxFilter as VideoLetterboxFilter
     from gristmill.video.frames.picture_filters import VideoTextFilter as VideoTextFilter
     from gristmill.video.frames.picture_filters import VideoWatermarkFilter as VideoWatermarkFilter
+    from gristmill.video.frames.video_fingerprint import VideoFingerprintStage as VideoFingerprintStage
+    from gristmill.video.frames.video_fingerprint import VideoHashStage as VideoHashStage
     from gristmill.video.motion.motion_analyser import MotionAnalyser as MotionAnalyser
     from gristmill.video.motion.motion_stages import MotionFilterStage as MotionFilterStage
     from gristmill.video.motion.motion_stages import MotionVectorDecodeStage as MotionVectorDecodeStage
