@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gristmill.video.frame_analysis import FrameRequest as FrameRequest
     from gristmill.video.frame_analysis import FrameSeries as FrameSeries
     from gristmill.video.frame_stage import FrameStage as FrameStage
+    from gristmill.video.frames.clip_frames import ClipFrameExtractionStage as ClipFrameExtractionStage
     from gristmill.video.frames.picture_filters import VideoBlackFilter as VideoBlackFilter
     from gristmill.video.frames.picture_filters import VideoBlurFilter as VideoBlurFilter
     from gristmill.video.frames.picture_filters import VideoBrightnessFilter as VideoBrightnessFilter
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from gristmill.video.frames.picture_filters import VideoLetterboxFilter as VideoLetterboxFilter
     from gristmill.video.frames.picture_filters import VideoTextFilter as VideoTextFilter
     from gristmill.video.frames.picture_filters import VideoWatermarkFilter as VideoWatermarkFilter
+    from gristmill.video.frames.previews import PreviewStage as PreviewStage
     from gristmill.video.frames.video_fingerprint import VideoFingerprintStage as VideoFingerprintStage
     from gristmill.video.frames.video_fingerprint import VideoHashStage as VideoHashStage
     from gristmill.video.motion.motion_analyser import MotionAnalyser as MotionAnalyser

@@ -23,10 +23,11 @@ from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.plan.single_row_task import RowTask
 from gristmill.video.batch import CLIP_ID, END, END_PTS, SOURCE, START, START_PTS, TIME_BASE, VIDEO, VideoBatch
 from gristmill.video.clips import clip_id
+from gristmill.video.frames.clip_frames import CLIP_FRAMES
 from gristmill.video.one_pass import FilmSource, films_of, opening_of, sources_of
 from gristmill.video.stream_columns import BIT_RATE, CODEC, DURATION, FPS, HEIGHT, NUM_FRAMES, SIZE, WIDTH, row_info
 from gristmill.video.stream_info import StreamInfo
-from gristmill.video.transcode.clip_layout import FILTERED
+from gristmill.video.transcode.clip_layout import FILTERED, PREVIEW
 from gristmill.video.transcode.clip_transcoding import TRANSCODING
 from gristmill.video.transcode.cut import open_cutter
 from gristmill.video.transcode.encoders import TranscodeSettings
@@ -60,6 +61,8 @@ class Clip:
     def __init__(self, span: tuple[float, float], columns: dict[str, Any] | None = None) -> None:
         """A clip from `span[0]` to `span[1]` seconds."""
         self.columns = dict(columns or {})
+        self.extracted_frames: dict[str, Any] = {}
+        """Of `ClipFrameExtractionStage`, if it ran in the same worker."""
         self._row: int | None = None
         self._video: Video | None = None
         self._encoded: bytes | None = None
@@ -183,7 +186,8 @@ class VideoTask(RowTask):
     def from_batch(cls, batch: Batch) -> list[Any]:
         assert isinstance(batch, VideoBatch)
         films, sources, opening = films_of(batch), sources_of(batch), opening_of(batch)
-        names = [name for name in batch.get_columns() if name not in (VIDEO, POSITION)]
+        names = [name for name in batch.get_columns() if name not in (VIDEO, PREVIEW, POSITION)]
+        extracted = batch.objects.get(CLIP_FRAMES) or [{}] * batch.num_items
         videos: dict[int, Video] = {}
         for row, values in enumerate(table_to_rows(batch.data.select(names))):
             video = videos.get(id(films[row]))
@@ -196,6 +200,7 @@ class VideoTask(RowTask):
                 continue
             clip = Clip((values.get(START) or 0.0, values.get(END) or 0.0), values)
             clip._row, clip._video = row, video
+            clip.extracted_frames = extracted[row]
             (video.filtered_clips if values.get(FILTERED) else video.clips).append(clip)
         settings: dict[str, Any] = {"dataset_name": batch.dataset_name}
         return [cls(video, **settings, metadata=dict(batch.metadata)) for video in videos.values()]
