@@ -20,6 +20,7 @@ class Judge(ProcessingStage[VideoTask, VideoTask]):
         video = task.data
         assert video.metadata.width == 640
         assert video.metadata.framerate == 24
+        assert video.source_bytes == FILM.read_bytes()
         for clip in video.clips:
             clip.aesthetic_score = clip.duration / 10
         video.filtered_clips.append(video.clips.pop(1))

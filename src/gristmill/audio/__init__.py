@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from gristmill.audio.layouts.speech_lists import LhotseCutsReader as LhotseCutsReader
     from gristmill.audio.layouts.speech_lists import LibriSpeechReader as LibriSpeechReader
     from gristmill.audio.layouts.speech_lists import LJSpeechReader as LJSpeechReader
+    from gristmill.audio.layouts.video_sound import VideoToAudioStage as VideoToAudioStage
     from gristmill.audio.layouts.write_shards import LhotseSharWriter as LhotseSharWriter
     from gristmill.audio.layouts.write_shards import TarredManifestWriter as TarredManifestWriter
     from gristmill.audio.metadata_stages import AudioToDocumentStage as AudioToDocumentStage

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from gristmill.video.frames.previews import PreviewStage as PreviewStage
     from gristmill.video.frames.video_fingerprint import VideoFingerprintStage as VideoFingerprintStage
     from gristmill.video.frames.video_fingerprint import VideoHashStage as VideoHashStage
+    from gristmill.video.from_audio import AudioToVideoStage as AudioToVideoStage
     from gristmill.video.motion.motion_analyser import MotionAnalyser as MotionAnalyser
     from gristmill.video.motion.motion_stages import MotionFilterStage as MotionFilterStage
     from gristmill.video.motion.motion_stages import MotionVectorDecodeStage as MotionVectorDecodeStage

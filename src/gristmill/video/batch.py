@@ -25,6 +25,8 @@ VIDEO, VIDEO_ID, SOURCE = "video", "video_id", "source"
 BYTE_OFFSET, BYTE_SIZE = "byte_offset", "byte_size"
 START_PTS, END_PTS, TIME_BASE = "start_pts", "end_pts", "time_base"
 START, END, CLIP_ID = "start", "end", "clip_id"
+PREVIEW = "preview"
+"""The column of animated previews."""
 
 DECODED = "decoded"
 """How the names of decoded objects begin (`samples/decode.py`)."""

@@ -21,13 +21,13 @@ from gristmill.core.arrow.table_conversion import POSITION, rows_to_table, table
 from gristmill.core.batch import Batch
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.plan.single_row_task import RowTask
-from gristmill.video.batch import CLIP_ID, END, END_PTS, SOURCE, START, START_PTS, TIME_BASE, VIDEO, VideoBatch
+from gristmill.video.batch import CLIP_ID, END, END_PTS, PREVIEW, SOURCE, START, START_PTS, TIME_BASE, VIDEO, VideoBatch
 from gristmill.video.clips import clip_id
 from gristmill.video.frames.clip_frames import CLIP_FRAMES
 from gristmill.video.one_pass import FilmSource, films_of, opening_of, sources_of
 from gristmill.video.stream_columns import BIT_RATE, CODEC, DURATION, FPS, HEIGHT, NUM_FRAMES, SIZE, WIDTH, row_info
 from gristmill.video.stream_info import StreamInfo
-from gristmill.video.transcode.clip_layout import FILTERED, PREVIEW
+from gristmill.video.transcode.clip_layout import FILTERED
 from gristmill.video.transcode.clip_transcoding import TRANSCODING
 from gristmill.video.transcode.cut import open_cutter
 from gristmill.video.transcode.encoders import TranscodeSettings
@@ -150,7 +150,9 @@ class Video:
             return bytes(self._source.source or b"")
         system, path = file_system(self._source.source, self._opening.get("storage_options") or {})
         start, size = self._source.byte_range or (0, None)
-        data: bytes = system.cat_file(path, start=start, end=None if size is None else start + size)
+        with system.open(path, "rb") as file:
+            file.seek(start)
+            data: bytes = file.read() if size is None else file.read(size)
         return data
 
     def cut(self, clip: Clip) -> bytes:

@@ -13,12 +13,11 @@ from gristmill.core.arrow.array_building import make_array
 from gristmill.core.errors import require
 from gristmill.core.stage import Columns
 from gristmill.samples.argument_checks import check_count, check_number, check_positive
-from gristmill.video.batch import VideoBatch
+from gristmill.video.batch import PREVIEW, VideoBatch
 from gristmill.video.frame_analysis import RGB, CollectedFrames, FrameAnalyser, FrameRequest
 from gristmill.video.frame_stage import FrameStage
 from gristmill.video.one_pass import Measured
 from gristmill.video.stream_info import StreamInfo
-from gristmill.video.transcode.clip_layout import PREVIEW
 
 PIECE_SECONDS = 120.0
 

@@ -27,12 +27,12 @@ from gristmill.core.task import GatherTask, WrittenFile, WrittenFiles
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.commit import CommitFiles, Fragment, OutputFiles, OutputFormat, safe_file_name
 from gristmill.io.write.parquet_format import ParquetFormat, fragment_tables
-from gristmill.video.batch import CLIP_ID, END, SOURCE, START, VIDEO, VIDEO_ID
+from gristmill.video.batch import CLIP_ID, END, PREVIEW, SOURCE, START, VIDEO, VIDEO_ID
 from gristmill.video.stream_columns import CODEC, DURATION, FPS, HEIGHT, NUM_FRAMES, SIZE, WIDTH
 
 CLIPS, FILTERED_CLIPS, PREVIEWS, METAS = "clips", "filtered_clips", "previews", "metas/v0"
 VIDEOS, CHUNKS = "processed_videos", "processed_clip_chunks"
-CLIP_LOCATION, FILTERED, WINDOWS, PREVIEW = "clip_location", "filtered", "windows", "preview"
+CLIP_LOCATION, FILTERED, WINDOWS = "clip_location", "filtered", "windows"
 
 _EMBEDDING_FOLDERS: Mapping[str, str] = {"cosmos-embed1": "ce1_embd_parquet"}
 _RENAMED: Mapping[str, str] = {
