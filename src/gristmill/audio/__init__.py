@@ -64,20 +64,31 @@ if TYPE_CHECKING:
     from gristmill.audio.score import AudioScore as AudioScore
     from gristmill.audio.score import AudioScoreFilter as AudioScoreFilter
     from gristmill.audio.sound.measures import Measures as Measures
+    from gristmill.audio.speakers.audio_data_filter import AudioDataFilterStage as AudioDataFilterStage
     from gristmill.audio.speakers.speaker_stages import InferenceSortformerStage as InferenceSortformerStage
     from gristmill.audio.speakers.speaker_stages import PyAnnoteDiarizationStage as PyAnnoteDiarizationStage
     from gristmill.audio.speakers.speaker_stages import SpeakerDiarizationStage as SpeakerDiarizationStage
     from gristmill.audio.speakers.speaker_stages import SpeakerEmbeddingStage as SpeakerEmbeddingStage
     from gristmill.audio.speakers.speaker_stages import SpeakerSeparationStage as SpeakerSeparationStage
+    from gristmill.audio.speech.align import NeMoASRAlignerStage as NeMoASRAlignerStage
+    from gristmill.audio.speech.align import SplitASRAlignJoinStage as SplitASRAlignJoinStage
     from gristmill.audio.speech.asr import ASRStage as ASRStage
     from gristmill.audio.speech.asr import AudioLanguageStage as AudioLanguageStage
     from gristmill.audio.speech.asr import InferenceAsrNemoStage as InferenceAsrNemoStage
     from gristmill.audio.speech.ctc import OnnxCTCASR as OnnxCTCASR
+    from gristmill.audio.speech.rating_filters import BandFilterStage as BandFilterStage
+    from gristmill.audio.speech.rating_filters import SIGMOSFilter as SIGMOSFilter
+    from gristmill.audio.speech.rating_filters import SIGMOSFilterStage as SIGMOSFilterStage
+    from gristmill.audio.speech.rating_filters import TorchSquimQualityMetricsStage as TorchSquimQualityMetricsStage
+    from gristmill.audio.speech.rating_filters import UTMOSFilter as UTMOSFilter
+    from gristmill.audio.speech.rating_filters import UTMOSFilterStage as UTMOSFilterStage
     from gristmill.audio.speech.recognisers import ASRAdapter as ASRAdapter
     from gristmill.audio.speech.recognisers import NeMoASRAdapter as NeMoASRAdapter
     from gristmill.audio.speech.recognisers import Transcription as Transcription
     from gristmill.audio.speech.recognisers import TransformersASR as TransformersASR
     from gristmill.audio.speech.recognisers import Word as Word
+    from gristmill.audio.speech.sound_events import SEDInferenceStage as SEDInferenceStage
+    from gristmill.audio.speech.sound_events import SEDPostprocessingStage as SEDPostprocessingStage
     from gristmill.audio.speech.speech_filters import DNSMOSFilter as DNSMOSFilter
     from gristmill.audio.speech.speech_filters import SpeechModelFilter as SpeechModelFilter
     from gristmill.audio.speech.speech_filters import SpeechShareFilter as SpeechShareFilter
@@ -85,6 +96,7 @@ if TYPE_CHECKING:
     from gristmill.audio.speech.voice_segments import VADSegmentationStage as VADSegmentationStage
     from gristmill.audio.speech.whisper import FasterWhisperASR as FasterWhisperASR
     from gristmill.audio.split_at_silence import SplitLongAudioStage as SplitLongAudioStage
+    from gristmill.audio.transcripts.align_words import AlignTranscriptStage as AlignTranscriptStage
     from gristmill.audio.transcripts.clean_transcripts import NormaliseTranscriptStage as NormaliseTranscriptStage
     from gristmill.audio.transcripts.clean_transcripts import RegexSubstitutionStage as RegexSubstitutionStage
     from gristmill.audio.transcripts.clean_transcripts import WhisperHallucinationStage as WhisperHallucinationStage
@@ -103,8 +115,19 @@ if TYPE_CHECKING:
     from gristmill.audio.transcripts.transcript_filters import TranscriptWERFilter as TranscriptWERFilter
     from gristmill.audio.transcripts.transcript_filters import TranscriptWordMatchFilter as TranscriptWordMatchFilter
     from gristmill.audio.transcripts.transcript_filters import TranscriptWordRateFilter as TranscriptWordRateFilter
+    from gristmill.audio.transcripts.written_forms import AbbreviationConcatStage as AbbreviationConcatStage
+    from gristmill.audio.transcripts.written_forms import ChineseConversionStage as ChineseConversionStage
+    from gristmill.audio.transcripts.written_forms import InverseTextNormalizationStage as InverseTextNormalizationStage
     from gristmill.audio.waveforms import WaveformStage as WaveformStage
     from gristmill.audio.waveforms import sounds as sounds
+    from gristmill.audio.windows.module_segments import MergeAlignmentDiarizationStage as MergeAlignmentDiarizationStage
+    from gristmill.audio.windows.module_segments import PrepareModuleSegmentsStage as PrepareModuleSegmentsStage
+    from gristmill.audio.windows.snippets import OverlapFilterStage as OverlapFilterStage
+    from gristmill.audio.windows.snippets import ReadLongFormManifestStage as ReadLongFormManifestStage
+    from gristmill.audio.windows.snippets import SnippetCutPlannerStage as SnippetCutPlannerStage
+    from gristmill.audio.windows.snippets import SnippetExtractionStage as SnippetExtractionStage
+    from gristmill.audio.windows.snippets import SnippetRepetitionFilterStage as SnippetRepetitionFilterStage
+    from gristmill.audio.windows.snippets import build_audio_pretrain_pipeline as build_audio_pretrain_pipeline
     from gristmill.audio.windows.training_windows import ALMDataBuilderStage as ALMDataBuilderStage
     from gristmill.audio.windows.training_windows import ALMDataOverlapStage as ALMDataOverlapStage
     from gristmill.audio.write_manifest import ManifestWriterStage as ManifestWriterStage

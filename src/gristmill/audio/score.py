@@ -20,7 +20,6 @@ from gristmill.audio.decode import AudioHeader, LongAudio, Sound, open_sound
 from gristmill.audio.filters import HEADER, LENGTH, LOUDNESS, AudioFilter
 from gristmill.audio.sound.loudness import loudness
 from gristmill.audio.sound.measures import Measures
-from gristmill.audio.speech.package_weights import RATE
 from gristmill.audio.speech.speech_filters import HEARD, SpeechModelFilter
 from gristmill.audio.transcripts.transcript_filters import TranscriptFilter
 from gristmill.audio.waveforms import (
@@ -101,7 +100,7 @@ def heard_rows(batch: AudioBatch, tool: SpeechModelFilter) -> list[Any]:
     if missing:
         asked = batch if len(missing) == len(cells) else batch.take(missing)
         sources: list[Any] = []
-        given = sounds(asked, RATE, mono=True, max_bytes=STREAMED_BYTES)
+        given = sounds(asked, tool.rate, mono=True, max_bytes=STREAMED_BYTES)
         for index, (row, sound) in enumerate(zip(missing, given, strict=True)):
             if isinstance(sound, LongAudio):
                 sources = sources or sources_of(asked)
@@ -112,7 +111,7 @@ def heard_rows(batch: AudioBatch, tool: SpeechModelFilter) -> list[Any]:
 
 
 def _heard_blocks(tool: SpeechModelFilter, source: Any, offset: float | None, duration: float | None) -> Any:
-    return tool.hear_blocks(block[:, 0] for block in streamed(source, offset, duration, RATE, mono=True))
+    return tool.hear_blocks(block[:, 0] for block in streamed(source, offset, duration, tool.rate, mono=True))
 
 
 def _checked(batch: AudioBatch, rows: list[Any]) -> list[Any]:

@@ -66,7 +66,7 @@ class OnnxCTCASR(ASRAdapter):
         given = clip.astype(np.float32)
         if self.normalise:
             given = (given - given.mean()) / np.sqrt(given.var() + np.float32(1e-7))
-        [name] = self._model.inputs
+        name = self._model.inputs[0].name
         [answer, *_] = self._model({name: given[None]}).values()
         scores = answer[0].astype(np.float64)
         scores -= scores.max(axis=1, keepdims=True)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Hashable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from gristmill.audio.filters import AudioRangeFilter
 from gristmill.audio.speech.dnsmos import PRIMARY, QUALITIES, dnsmos, streamed_dnsmos
+from gristmill.audio.speech.package_weights import RATE
 from gristmill.audio.speech.silero import SILERO, speech_probabilities, streamed_probabilities
 from gristmill.core.errors import did_you_mean, require
 
@@ -31,13 +32,16 @@ class SpeechModelFilter(AudioRangeFilter):
 
     looks_at = HEARD
 
+    rate: ClassVar[int] = RATE
+    """Samples per second that the model hears."""
+
     @abstractmethod
     def heard_as(self) -> Hashable:
         """What the answer of the model is known by."""
 
     @abstractmethod
     def hear(self, samples: Samples) -> Any:
-        """What the model says to samples at 16 kHz, one channel. `score_audio` is given it."""
+        """What the model says to samples, one channel. `score_audio` is given it."""
 
     @abstractmethod
     def hear_blocks(self, blocks: Iterator[Samples]) -> Any:
