@@ -13,6 +13,7 @@ from gristmill.cli.console_output import console
 
 if TYPE_CHECKING:
     from gristmill.core.executor import Executor
+    from gristmill.core.stage_roles import EndpointForecast
     from gristmill.observe.estimate import Estimate
     from gristmill.recipes import Recipe
 
@@ -49,10 +50,25 @@ def print_estimate(estimate: Estimate) -> None:
     if estimate.temporary_bytes:
         more = f", plus {format_bytes(estimate.temporary_bytes)} of temporary files during the run"
     out.print(f"disk: about {format_bytes(estimate.output_bytes)} of output{more}")
+    for name, forecast in estimate.endpoints.items():
+        out.print(Text(f"{name}: {describe_forecast(forecast)}"), soft_wrap=True)
     for note in estimate.notes:
         out.print(Text(note, "yellow"), soft_wrap=True)
     sampled = f"{estimate.sampled_share:.2%}" if estimate.sampled_share < 0.1 else f"{estimate.sampled_share:.0%}"
     out.print(f"from {sampled} of {format_bytes(estimate.input_bytes)} of input", style="dim")
+
+
+def describe_forecast(forecast: EndpointForecast) -> str:
+    """What a stage will ask of a model, in a sentence."""
+    limit = "at most " if forecast.at_most else ""
+    tokens = f"{forecast.prompt_tokens:,} tokens in, {limit}{forecast.answer_tokens:,} out"
+    cost = "not known (no price of the model)" if forecast.cost is None else f"{limit}{forecast.cost:,.2f}"
+    time = (
+        "not known before there are answers"
+        if forecast.seconds is None
+        else f"about {format_duration(forecast.seconds)}"
+    )
+    return f"{forecast.requests:,} requests to {forecast.model}, {tokens}; cost {cost}; time {time}"
 
 
 def print_estimate_accuracy(estimate: Estimate, seconds: float) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from gristmill import __version__
-from gristmill.cli.commands import card, index, metrics, models, push, quarantine, whatif, why
+from gristmill.cli.commands import card, index, llm, metrics, models, push, quarantine, whatif, why
 from gristmill.cli.commands.doctor import doctor
 from gristmill.cli.commands.migrate import migrate
 from gristmill.cli.commands.shards import shards
@@ -59,6 +59,7 @@ app.command()(doctor)
 app.command()(migrate)
 app.add_typer(index.app, name="index")
 app.add_typer(models.app, name="models")
+app.add_typer(llm.app, name="llm")
 app.command()(why.why)
 app.command()(whatif.whatif)
 app.command()(card.card)

@@ -9,6 +9,7 @@ The framework asks with `isinstance`. Every method has a default, so a stage wri
     ReportingRole     turns its counters into what users see, and warns
     LookAheadRole     knows the stages that come after it in its worker
     LastingRecordsRole  keeps records of its own with those of the run
+    EndpointRole      asks a service that costs money
     WholeInputRole    a failure concerns its whole input, so no record can be set aside for it
       GatherRole      receives all tasks of a source as one (`MergingStage` makes fewer of them)
     RunStateRole      keeps directories or state for the time of a run
@@ -22,6 +23,7 @@ All methods here but that of `LookAheadRole` are called in the driver, none of t
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from gristmill.core.errors import PlanError
@@ -40,6 +42,21 @@ Directory: TypeAlias = "tuple[str, Mapping[str, Any]]"
 """The URL of a directory, and the storage options for it."""
 
 RecordsLocation: TypeAlias = "Directory | None"
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointForecast:
+    """What a stage will ask of a service, as far as that is known."""
+
+    model: str
+    requests: int
+    prompt_tokens: int
+    answer_tokens: int
+    """As many as answers had so far, or else at most."""
+    at_most: bool = True
+    """Whether `answer_tokens`, and so the cost, is a limit and not what is expected."""
+    cost: float | None = None
+    seconds: float | None = None
 
 
 class PlanningRole:
@@ -111,6 +128,18 @@ class LastingRecordsRole:
     def assign_records(self, url: str, storage_options: Mapping[str, Any], attempt: str) -> None:
         """Before the first task of each attempt: the directory of the records, "" if the run has none, and the name of
         the attempt."""
+
+
+class EndpointRole:
+    """Asks a service that costs money or much time."""
+
+    def dry_copy(self, recorder: Any = None) -> Any:
+        """A copy that asks nobody: it counts what it would ask, tells the `recorder`, and makes up the answers."""
+        raise NotImplementedError
+
+    def foresee(self, counts: Mapping[str, float], scale: float) -> EndpointForecast:
+        """What a run will ask, from what a dry copy has counted over a part of the input."""
+        raise NotImplementedError
 
 
 class WholeInputRole:

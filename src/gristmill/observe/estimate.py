@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from gristmill.core.executor import Executor, Progress, SilentObserver
 from gristmill.core.fast_dataclass import fast_dataclass
-from gristmill.core.stage_roles import output_directory_of
+from gristmill.core.stage_roles import EndpointForecast, EndpointRole, output_directory_of
 from gristmill.observe.run_snapshot import stage_positions
 from gristmill.observe.sample_pipeline import InputSample
 
@@ -69,6 +69,8 @@ class Estimate:
     rows_out: int
     stages: list[StageEstimate]
     notes: list[str] = field(default_factory=list)
+    endpoints: dict[str, EndpointForecast] = field(default_factory=dict)
+    """What stages that ask a model will ask, by stage. Their time is not part of `seconds`."""
 
     def facts(self) -> dict[str, Any]:
         """As plain data, for `estimate.json`."""
@@ -165,7 +167,15 @@ def _scale_up(
         rows_out=stages[-1].kept,
         stages=_fold_parts(plan, stages),
         notes=_notes(plan, memory, memory_gb, output, temporary),
+        endpoints=_forecasts(plan, large, scale),
     )
+
+
+def _forecasts(plan: Plan, run: _SampleRun, scale: float) -> dict[str, EndpointForecast]:
+    pairs = zip(plan.all_stages, run.progress.stages, strict=False)
+    return {
+        name: stage.foresee(stats.counts, scale) for stage, (name, stats) in pairs if isinstance(stage, EndpointRole)
+    }
 
 
 def _fold_parts(plan: Plan, stages: Sequence[StageEstimate]) -> list[StageEstimate]:

@@ -16,6 +16,7 @@ from gristmill.core.errors import PlanError
 from gristmill.core.pipeline import Pipeline
 from gristmill.core.plan.planner import decompose
 from gristmill.core.stage import ProcessingStage, SourceStage
+from gristmill.core.stage_roles import EndpointRole
 from gristmill.core.task import FileGroupTask, FileSlice, Task
 from gristmill.io.formats.format_detection import COMPRESSION_BY_EXTENSION, PARQUET_EXTENSIONS
 from gristmill.io.read.file_listing import InputFile
@@ -104,7 +105,7 @@ class InputSample:
 
 def _writing_elsewhere(stage: Any, targets: dict[str, OutputDirectory], out: str) -> Any:
     """A copy of a stage, which writes below `out` where it writes at all."""
-    stage = copy.copy(stage)
+    stage = stage.dry_copy() if isinstance(stage, EndpointRole) else copy.copy(stage)
     if isinstance(stage, CommitBranches):
         stage.commits = {name: _writing_elsewhere(commit, targets, out) for name, commit in stage.commits.items()}
     if isinstance(found := getattr(stage, "target", None), OutputDirectory):

@@ -54,6 +54,9 @@ def doctor(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Set a variable or parameter of it.")
     ] = None,
+    endpoint: Annotated[
+        str | None, typer.Option("--endpoint", metavar="URL", help="Also check a server of language models.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
 ) -> None:
     """Check the installation and this machine; with a recipe, also what it needs and how to install it."""
@@ -61,6 +64,10 @@ def doctor(
         found = list(check_environment())
         if recipe:
             found += _check_recipe(recipe, settings or [])
+        if endpoint:
+            from gristmill.models.llm.openai_client import AsyncOpenAIClient
+
+            found.append(_check_endpoint("endpoint", AsyncOpenAIClient(base_url=endpoint)))
         wrong = [finding for finding in found if finding.state in (MISSING, PROBLEM)]
         if as_json:
             from gristmill.cli.console_output import format_json
@@ -127,7 +134,40 @@ def _check_recipe(name: str, settings: list[str]) -> Iterator[DoctorFinding]:
         except (GristmillError, OSError) as error:
             if not stands_in:
                 lacks.append(DoctorFinding("recipe", stage.name, PROBLEM, str(error)))
+    endpoints = [] if stands_in else list(_check_endpoints(loaded))
+    yield from endpoints
     yield from lacks or [DoctorFinding("recipe", name, OK, "everything it needs is installed")]
+
+
+def _check_endpoints(recipe: Recipe) -> Iterator[DoctorFinding]:
+    from gristmill.core.plan.planner import decompose
+    from gristmill.models.llm.llm_stage import LLMStage
+    from gristmill.models.llm.openai_client import AsyncOpenAIClient
+
+    for stage in decompose(recipe.build().stages):
+        if isinstance(stage, LLMStage) and isinstance(stage._client, AsyncOpenAIClient):
+            yield _check_endpoint(stage.name, stage._client, stage.model_name)
+
+
+def _check_endpoint(name: str, client: Any, model: str = "") -> DoctorFinding:
+    """Whether a server of language models answers, and has the model."""
+    import asyncio
+
+    async def listed() -> list[str]:
+        try:
+            found: list[str] = await client.models()
+            return found
+        finally:
+            client.close()
+
+    try:
+        models = asyncio.run(listed())
+    except GristmillError as error:
+        return DoctorFinding("endpoint", name, PROBLEM, str(error))
+    shown = ", ".join(models[:5]) + (" ..." if len(models) > 5 else "")
+    if model and models and model not in models:
+        return DoctorFinding("endpoint", name, NOTE, f"{client.base_url} answers; it lists no {model!r}, but {shown}")
+    return DoctorFinding("endpoint", name, OK, f"{client.base_url} answers: {shown or 'it lists no models'}")
 
 
 def _settings_with_placeholders(name: str, settings: list[str]) -> tuple[dict[str, Any], bool]:

@@ -15,15 +15,17 @@ What is given up: a row waits for the slowest answer of its batch.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from gristmill.core.errors import PlanError
 from gristmill.core.records.run_location import directory_url
 from gristmill.core.stage import ProcessingStage
-from gristmill.core.stage_roles import LastingRecordsRole, ReportingRole
+from gristmill.core.stage_roles import EndpointForecast, EndpointRole, LastingRecordsRole, ReportingRole
 from gristmill.core.task import Task, digest
 from gristmill.models.llm.answer_store import AnswerStore
+from gristmill.models.llm.dry_run import DryRun, Recorder, mean_answer
 from gristmill.models.llm.generation_config import GenerationConfig
 from gristmill.models.llm.llm_client import asking_client, check_client
 from gristmill.models.llm.llm_request import Answer, FailedRequest, LLMRequest, Message
@@ -42,7 +44,7 @@ In = TypeVar("In", bound=Task[Any])
 Out = TypeVar("Out", bound=Task[Any])
 
 
-class LLMStage(ProcessingStage[In, Out], LastingRecordsRole, ReportingRole):
+class LLMStage(ProcessingStage[In, Out], LastingRecordsRole, EndpointRole, ReportingRole):
     """Asks a language model about its rows. A subclass writes `process` or `process_batch`.
 
     `client` may also be the parameters of an `AsyncOpenAIClient`, as recipes have them. `cache` is a directory, on any
@@ -79,6 +81,7 @@ class LLMStage(ProcessingStage[In, Out], LastingRecordsRole, ReportingRole):
         self._records: tuple[str, Mapping[str, Any], str] = ("", {}, "")
         self._spent = Spent()
         self._session: LLMSession | None = None
+        self._dry: DryRun | None = None
 
     def check(self) -> None:
         budget = self._budget
@@ -112,7 +115,32 @@ class LLMStage(ProcessingStage[In, Out], LastingRecordsRole, ReportingRole):
         leases = f"{url}/{LEASES}/{attempt}-{shared}" if url and self._budget.is_limited else ""
         return Spending(self._budget, self._spent, leases, options)
 
+    # -- without asking --------------------------------------------------------------------------------
+
+    def dry_copy(self, recorder: Recorder | None = None) -> Any:
+        """A copy that asks nobody; the `recorder` is called with the stage's name and each request that is new."""
+        other = copy.copy(self)
+        other._session, other._dry = None, DryRun(self.name, recorder)
+        return other
+
+    def foresee(self, counts: Mapping[str, float], scale: float) -> EndpointForecast:
+        store = AnswerStore(self.cache, self.cache_options) if self.cache else None
+        known = mean_answer(self.model_name, store.lines() if store else ())
+        requests, prompts = counts.get("requests", 0) * scale, counts.get("prompt_tokens", 0) * scale
+        answers = requests * known.tokens if known else counts.get("answer_tokens", 0) * scale
+        priced = self._budget is not None and self.model_name in self._budget.prices
+        cost = self._budget.spent(self.model_name, prompts, answers).cost if self._budget and priced else None
+        at_once = getattr(self._client, "max_concurrent_requests", 1)
+        seconds = requests * known.seconds / at_once if known else None
+        return EndpointForecast(
+            self.model_name, round(requests), round(prompts), round(answers), known is None, cost, seconds
+        )
+
+    # -- the worker ------------------------------------------------------------------------------------
+
     def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
+        if self._dry is not None:
+            return
         client = None
         if not self.cache_only:
             client = asking_client(self._client)
@@ -139,6 +167,8 @@ class LLMStage(ProcessingStage[In, Out], LastingRecordsRole, ReportingRole):
 
     def ask(self, requests: Sequence[LLMRequest]) -> list[Answer | FailedRequest]:
         """The answer to each request, or why there is none; put that row into quarantine."""
+        if self._dry is not None:
+            return list(self._dry.answers(requests, self._open_store(), self.count))
         if self._session is None:
             self.setup()  # called by hand
         assert self._session is not None, "opened by setup"
