@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,21 @@ def test_a_finished_run_is_not_done_again_and_a_changed_input_is(corpus: Path, t
     pipeline(corpus, JsonlWriter(tmp_path / "new", split="train")).run(HERE)
     assert contents(out) == contents(tmp_path / "new")
     assert check_manifest(OutputDirectory(out))[1] == []
+
+
+def test_only_the_file_that_was_written_is_removed_not_another_one_that_has_its_name(
+    corpus: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    writer = JsonlWriter(out, split="train")
+    [written, *_] = [file for task in pipeline(corpus, writer).run(HERE) for file in task.written]
+    commit: Any = writer.decompose()[-1]
+    before = contents(out)
+    for wrong in (replace(written, size=written.size + 1), replace(written, checksum=f"{written.checksum[:-3]}123")):
+        commit.discard_files([wrong])
+        assert contents(out) == before
+    commit.discard_files([written])
+    assert len(contents(out)) == len(before) - 1
 
 
 class Killed(BaseException):

@@ -290,14 +290,21 @@ class CommitFiles(CommitStage):
     def discard_files(self, files: Sequence[WrittenFile]) -> None:
         if self._hub_names:
             sizes = self.target.sizes()
-            files = [self._hub_names.find(file, sizes) or file for file in files]
+            found = [self._hub_names.find(file, sizes) for file in files]
+            files = [file for file in found if file]
         for file in files:
             if not file.path.startswith(self.target.file("")):  # never delete files of other directories
                 continue
             if self._joined and file.part and file.part.whole:
                 self._joined.drop(file)
-            else:
+            elif not self._hub_names or self._is_unchanged(file):  # else the name is another file's now
                 self.target.remove(file.path)
+
+    def _is_unchanged(self, file: WrittenFile) -> bool:
+        try:
+            return self.target.checksum_problem(file.path, file.checksum) is None
+        except FileNotFoundError:
+            return False
 
     def check_shards(self) -> None:
         if self.mode != "ignore":
