@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from gristmill.core.records.value_identity import describe_value
 from gristmill.core.secret_values import Secret, hide_in_urls, hide_secrets, is_secret_name, remember_secrets
 from gristmill.recipes import load_recipe
 from gristmill.text import JsonlWriter, RedactPii
+from tests.observe.test_traces import Collector
 
 NAMES = ["key", "secret", "token", "password", "header", "tuple", "nested", "url", "signature", "pii", "typed", "env"]
 SENTINELS = {name: f"SENTINEL-{name}-{number}x9q" for number, name in enumerate(NAMES)}
@@ -39,8 +41,10 @@ class Client(ProcessingStage[DocumentBatch, DocumentBatch]):
         import os
         for row in task.data.column("id").to_pylist():
             if (self.fails and row %% 7 == 0) or self.all_fail:
+                cause = OSError(f"behind it: {self.options} {self.typed}")
+                cause.add_note(f"note: {self.api_token}")
                 raise ValueError(f"refused: {self.api_token} {self.options} {self.address} "
-                    f"{self.auth} {self.typed}")
+                    f"{self.auth} {self.typed}") from cause
         return task
 
 class Broken(Client):
@@ -90,6 +94,28 @@ def test_no_file_and_no_line_of_a_run_has_a_secret(tmp_path: Path, ends: str, wo
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "records").glob("*.json*")}
     assert set(modes.values()) == {0o600}
     assert stat.S_IMODE((tmp_path / "records").stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("ends", ["with quarantine", "in failure", "in setup"])
+def test_no_event_and_no_span_has_a_secret(tmp_path: Path, ends: str) -> None:
+    (tmp_path / "stages.py").write_text(STAGES % SENTINELS)
+    _write_input(tmp_path)
+    fails = {"fails": ends == "with quarantine", "all_fail": ends == "in failure"}
+    recipe = RECIPE.format(**SENTINELS, **fails, stage="Broken" if ends == "in setup" else "Client")
+    (tmp_path / "recipe.yaml").write_text(recipe)
+    with Collector() as collector:
+        thread = threading.Thread(target=collector.serve_forever, args=(0.05,))
+        thread.start()
+        options = ["--run-dir", "records", "--workers", "1", "--max-errors", "50%", "--traces", collector.url, "-v"]
+        done = _gristmill(tmp_path, "run", "recipe.yaml", *options, "--json")
+        collector.shutdown()
+        thread.join()
+    commands = [["quarantine", "list", "records", "-v"], ["report", "records"], ["plan", "recipe.yaml", "-v"]]
+    told = [done, *(_gristmill(tmp_path, *command) for command in commands)]
+    texts = [one.stdout + one.stderr for one in told] + [str(collector.spans)]
+    assert '"event"' in texts[0]
+    assert "client" in texts[-1] or ends == "in setup"
+    assert not [(number, name) for number, text in enumerate(texts) for name in NAMES if SENTINELS[name] in text]
 
 
 def test_the_recipe_of_a_run_has_references_and_works_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
