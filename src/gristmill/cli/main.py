@@ -17,6 +17,7 @@ from gristmill.cli.commands import card, index, llm, metrics, models, push, quar
 from gristmill.cli.commands.doctor import doctor
 from gristmill.cli.commands.migrate import migrate
 from gristmill.cli.commands.shards import shards
+from gristmill.cli.commands.train_classifier import train_classifier
 from gristmill.cli.commands.view import view
 from gristmill.cli.recipe_runner import (
     AsEvents,
@@ -65,6 +66,7 @@ app.command()(whatif.whatif)
 app.command()(card.card)
 app.command()(push.push)
 app.command()(shards)
+app.command()(train_classifier)
 
 
 def _print_version(wanted: bool) -> None:

@@ -68,3 +68,19 @@ def _tensor(data: np.ndarray[Any, Any], entry: Mapping[str, Any]) -> np.ndarray[
 
 def _single(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return value.astype(np.float32) if value.dtype == np.float16 else value
+
+
+def write_safetensors(path: Path, weights: Weights) -> None:
+    """Write tensors of float32 as a safetensors file."""
+    table: dict[str, Any] = {"__metadata__": {"format": "np"}}
+    at = 0
+    for name, value in weights.items():
+        size = 4 * value.size
+        table[name] = {"dtype": "F32", "shape": list(value.shape), "data_offsets": [at, at + size]}
+        at += size
+    head = json.dumps(table).encode()
+    head += b" " * (-len(head) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(head)) + head)
+        for value in weights.values():
+            file.write(np.ascontiguousarray(value, "<f4").data)

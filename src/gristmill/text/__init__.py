@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         PromptTaskComplexityClassifier as PromptTaskComplexityClassifier,
     )
     from gristmill.text.classifiers.text_model_stage import TokenizerStage as TokenizerStage
+    from gristmill.text.classifiers.train_classifier import train_classifier as train_classifier
     from gristmill.text.document_filter import DocumentFilter as DocumentFilter
     from gristmill.text.document_ids import AddId as AddId
     from gristmill.text.document_modifier import DocumentModifier as DocumentModifier
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from gristmill.text.filters.c4_quality import C4ParagraphFilter as C4ParagraphFilter
     from gristmill.text.filters.c4_quality import C4QualityFilter as C4QualityFilter
     from gristmill.text.filters.character_histogram import HistogramFilter as HistogramFilter
+    from gristmill.text.filters.classifier_filter import ClassifierFilter as ClassifierFilter
     from gristmill.text.filters.fasttext_quality import FastTextQualityFilter as FastTextQualityFilter
     from gristmill.text.filters.heuristics import BoilerPlateStringFilter as BoilerPlateStringFilter
     from gristmill.text.filters.heuristics import BulletsFilter as BulletsFilter
