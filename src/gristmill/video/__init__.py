@@ -12,6 +12,9 @@ from gristmill.core.lazy_imports import lazy
 if TYPE_CHECKING:
     from gristmill.video.batch import BadVideo as BadVideo
     from gristmill.video.batch import VideoBatch as VideoBatch
+    from gristmill.video.captions.caption_windows import CaptionPreparationStage as CaptionPreparationStage
+    from gristmill.video.captions.write_captions import CaptionEnhancementStage as CaptionEnhancementStage
+    from gristmill.video.captions.write_captions import CaptionGenerationStage as CaptionGenerationStage
     from gristmill.video.clips import ClipSpan as ClipSpan
     from gristmill.video.clips import FixedStrideExtractorStage as FixedStrideExtractorStage
     from gristmill.video.clips import clip_rows as clip_rows
