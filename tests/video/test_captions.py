@@ -92,7 +92,7 @@ def test_a_second_stage_sees_the_first_caption(server: tuple[VisionServer, str])
     vision, url = server
     stages = [
         SPLIT,
-        CaptionPreparationStage(prompt_text="What is it?", window_size=120),
+        CaptionPreparationStage(prompt_text="What is it?", window_size=120, remainder_threshold=100),
         CaptionGenerationStage(
             client(url), "see", "mine", generate_stage2_caption=True, stage2_prompt_text="Do it better:"
         ),
