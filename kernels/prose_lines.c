@@ -20,12 +20,16 @@ typedef struct {
     size_t size; /* of the output */
     int odd; /* a character that only Python knows what to do with */
     int failed;
+    int any_phrase;                  /* whether the document may have a phrase */
+    uint8_t may_have[MAX_PHRASES];   /* and which */
 } Cleaning;
 
-/* Counts words; -1 if one of them is too long. */
-static Py_ssize_t words_of(Text line, Py_ssize_t longest) {
+/* Counts words, those beyond `enough` only to see how long they are; -1 if one is too long. */
+static Py_ssize_t words_of(Text line, Py_ssize_t enough, Py_ssize_t longest) {
     const uint8_t *p = line.bytes, *end = p + line.size;
     Py_ssize_t words = 0, chars = 0;
+    if (longest < 0 || line.size <= longest)
+        longest = -1; /* no word can be longer */
     while (p < end) {
         uint64_t lanes;
         if (*p < 0x80) {
@@ -36,6 +40,8 @@ static Py_ssize_t words_of(Text line, Py_ssize_t longest) {
             lanes = lanes_of[class_of(character)];
         }
         words += !(lanes & IS_SPACE) && !chars;
+        if (longest < 0 && words >= enough)
+            return words;
         chars = lanes & IS_SPACE ? 0 : chars + 1;
         if (longest >= 0 && chars > longest)
             return -1;
@@ -92,7 +98,7 @@ static int ends_well(const Rules *rules, Text line) {
 /* Whether a line is kept if it contains no phrase; then `line` is without citation marks. */
 static int is_prose(Cleaning *c, Text *line) {
     const Rules *rules = c->rules;
-    Py_ssize_t words = words_of(*line, rules->max_word_length);
+    Py_ssize_t words = words_of(*line, rules->min_words, rules->max_word_length);
     if (words < 0 || words < rules->min_words)
         return 0;
     if (rules->citations && line->size)
@@ -122,6 +128,33 @@ static int contains(const uint8_t *lowered, int64_t size, Text phrase) {
     return memmem(lowered, (size_t)size, phrase.bytes, (size_t)phrase.size) != NULL;
 }
 
+/* Looks for the phrases in the whole document, since most have none, and lines are short. A phrase may also appear when a
+   citation mark is removed from its midst. */
+static int look_for_phrases(Cleaning *c, Text text) {
+    const uint8_t *lowered = lower_case(c, text);
+    if (!lowered)
+        return -1;
+    int marks = c->rules->citations && memchr(text.bytes, '[', (size_t)text.size) != NULL;
+    c->any_phrase = 0;
+    for (int i = 0; i < c->rules->phrase_count; i++)
+        c->any_phrase |= c->may_have[i] = (uint8_t)(marks || contains(lowered, text.size, c->rules->phrases[i]));
+    return 0;
+}
+
+/* Whether a line has one of the phrases from `first` up to `end`. */
+static int has_phrase(Cleaning *c, Text line, int first, int end) {
+    const uint8_t *lowered = NULL;
+    for (int i = first; c->any_phrase && i < end; i++) {
+        if (!c->may_have[i])
+            continue;
+        if (!lowered && !(lowered = lower_case(c, line)))
+            return 0;
+        if (contains(lowered, line.size, c->rules->phrases[i]))
+            return 1;
+    }
+    return 0;
+}
+
 static int is_terminal_lexeme(const Word *word, int64_t chars) {
     return chars == 1 && is_terminal(last_character(word->start, word->start + word->size));
 }
@@ -136,23 +169,62 @@ static int is_punctuation_lexeme(const Word *word) {
     return 1;
 }
 
-static int64_t count_sentences(Cleaning *c, Text line) {
+typedef struct {
+    int64_t count;
+    int ended; /* the last lexeme that was no punctuation mark was followed by the end of a sentence */
+} Sentences;
+
+static void add_lexemes(Cleaning *c, Text text, Sentences *found) {
     Lexemes all;
-    if (split_lexemes(line, &c->scratch, &all)) {
+    if (split_lexemes(text, &c->scratch, &all)) {
         c->failed = 1;
-        return 0;
+        return;
     }
     c->odd |= all.unspaced;
-    int64_t count = all.count > 0;
-    int ended = 0;
+    if (!found->count)
+        found->count = all.count > 0;
     for (size_t i = 0; i < all.count; i++) {
         const Word *word = all.words + i;
         if (is_terminal_lexeme(word, word[1].before - word->before))
-            ended = 1;
-        else if (ended && !is_punctuation_lexeme(word))
-            count++, ended = 0;
+            found->ended = 1;
+        else if (found->ended && !is_punctuation_lexeme(word))
+            found->count++, found->ended = 0;
     }
-    return count;
+}
+
+/* Lexemes never cross a space. Those of an ASCII word without full stop, question or exclamation mark are not split, since
+   it ends no sentence, and its letters and digits begin one. */
+static int64_t count_sentences(Cleaning *c, Text line) {
+    enum { TERMINAL = 1, LETTER = 2 };
+    static const uint8_t kinds[256] = {
+        ['.'] = TERMINAL, ['?'] = TERMINAL, ['!'] = TERMINAL, ['0' ... '9'] = LETTER, ['A' ... 'Z'] = LETTER, ['a' ... 'z'] = LETTER,
+    };
+    const uint8_t *p = line.bytes, *end = p + line.size;
+    Sentences found = {0, 0};
+    uint8_t high = 0;
+    for (const uint8_t *at = p; at < end; at++)
+        high |= *at;
+    if (high >= 0x80) {
+        add_lexemes(c, line, &found);
+        return found.count;
+    }
+    while (p < end) {
+        if (byte_lanes[*p] & IS_SPACE) {
+            p++;
+            continue;
+        }
+        const uint8_t *start = p;
+        uint8_t kind = 0;
+        for (; p < end && !(byte_lanes[*p] & IS_SPACE); p++)
+            kind |= kinds[*p];
+        if (kind == LETTER) {
+            found.count += !found.count || found.ended;
+            found.ended = 0;
+        } else {
+            add_lexemes(c, (Text){start, p - start}, &found);
+        }
+    }
+    return found.count;
 }
 
 /* -- documents ------------------------------------------------------------------------------------------------- */
@@ -185,14 +257,10 @@ static int clean_document(Cleaning *c, Text text) {
     size_t start = c->size;
     int any = 0;
     Text line;
+    if (text.size && look_for_phrases(c, text))
+        return -1;
     while (next_line(&p, end, &line)) {
-        if (!is_prose(c, &line))
-            continue;
-        const uint8_t *lowered = lower_case(c, line);
-        int found = 0;
-        for (int i = 0; lowered && i < c->rules->phrase_count && !found; i++)
-            found = contains(lowered, line.size, c->rules->phrases[i]);
-        if (found)
+        if (!is_prose(c, &line) || has_phrase(c, line, 0, c->rules->phrase_count))
             continue;
         if ((any && append(c, "\n", 1)) || append(c, line.bytes, (size_t)line.size))
             return -1;
@@ -212,20 +280,16 @@ static int measure_document(Cleaning *c, Text text, int javascript, int64_t *lor
     const uint8_t *p = text.bytes, *end = p + text.size;
     const Rules *rules = c->rules;
     Text line;
+    if (text.size && look_for_phrases(c, text))
+        return -1;
     while (next_line(&p, end, &line)) {
         if (!is_prose(c, &line))
             continue;
-        const uint8_t *lowered = lower_case(c, line);
-        if (!lowered)
-            return -1;
-        *lorem += contains(lowered, line.size, rules->phrases[0]);
-        if (javascript && contains(lowered, line.size, rules->phrases[1]))
+        *lorem += has_phrase(c, line, 0, 1);
+        if (javascript && has_phrase(c, line, 1, 2))
             continue;
         *curly += line.size && memchr(line.bytes, '{', (size_t)line.size);
-        int found = 0;
-        for (int i = 2; i < rules->phrase_count && !found; i++)
-            found = contains(lowered, line.size, rules->phrases[i]);
-        if (!found)
+        if (!has_phrase(c, line, 2, rules->phrase_count))
             *sentences += count_sentences(c, line);
     }
     return c->failed ? -1 : 0;

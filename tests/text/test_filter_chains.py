@@ -156,9 +156,27 @@ def test_text_that_was_changed_is_counted_anew(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_nothing_is_expected_after_the_end() -> None:
-    before = dict(column_statistics._expected)
-    run([ScoreFilter(CHAIN), Score(WordCountFilter(), "n")], TEXTS)
-    assert dict(column_statistics._expected) == before
+    before = list(column_statistics._announced)
+    run([ScoreFilter(CHAIN), Modify(str.lower), Score(WordCountFilter(), "n")], TEXTS)
+    assert column_statistics._announced == before
+
+
+def test_only_what_later_stages_need_is_counted_after_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And before it, nothing that is needed only after it."""
+    counted: list[set[str]] = []
+    count = column_statistics.count_column
+
+    def noted(texts: Any, names: Any, *more: Any) -> Any:
+        counted.append(set(names))
+        return count(texts, names, *more)
+
+    monkeypatch.setattr(column_statistics, "count_column", noted)
+    first, change, later = ScoreFilter(WordCountFilter(1)), Modify(str.lower), ScoreFilter([NonAlphaNumericFilter(1.0)])
+    again = ScoreFilter(WordCountFilter(2))
+    run([first, change, later, again], TEXTS)
+    first_count, second_count = (names for names in counted if names)
+    assert first_count == {"words"}
+    assert second_count >= {*NonAlphaNumericFilter().statistics(), "words"}
 
 
 def test_what_is_counted_for_some_rows_is_not_taken_for_others() -> None:

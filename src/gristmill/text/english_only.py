@@ -45,7 +45,8 @@ def count_not_english(stage: ProcessingStage[Any, Any], batch: Batch, field: str
     column_cache(batch)[memo_key] = True
     codes = batch_column(stage, batch, LANGUAGE_COLUMN) if LANGUAGE_COLUMN in batch.get_columns() else None
     if codes is not None and is_text(codes.type):
-        return sum(1 for code in codes.to_pylist() if isinstance(code, str) and not is_language(code, ("en", "eng")))
+        codes_with_rows = pc.value_counts(codes.drop_null()).to_pylist()
+        return sum(one["counts"] for one in codes_with_rows if not is_language(one["values"], ("en", "eng")))
     counts = batch_statistics(stage, batch, field, ENGLISH_STATISTICS)
     words, common, chars, plain = (counts[name] for name in ENGLISH_STATISTICS)
     no_common_words = pc.and_(pc.greater_equal(words, _MIN_LENGTH), pc.equal(common, _NONE))

@@ -55,8 +55,6 @@ class _TextStage(ProcessingStage[DocumentBatch, DocumentBatch]):
     """Base of the stages below: takes its name from its tools, and checks and sets them up."""
 
     _tools: list[DocumentFilter | DocumentModifier]
-    _expected: Sequence[tuple[str, tuple[str, ...]]] = ()
-    """The statistics that this stage has announced in `setup`, by column."""
 
     def _set_tools(self, tools: Sequence[Any]) -> None:
         if not tools:
@@ -75,14 +73,12 @@ class _TextStage(ProcessingStage[DocumentBatch, DocumentBatch]):
         for tool in self._tools:
             tool.setup()
         column_statistics.warn_without_kernels(seen=True)
-        self._expected = [(field, self._needed_statistics(tool)) for field, tool in self._text_filters()]
-        for field, names in self._expected:
-            column_statistics.expect_statistics(field, names)
+        column_statistics.withdraw(self)
+        needed = ((field, self._needed_statistics(tool)) for field, tool in self._text_filters())
+        column_statistics.announce(self, [(field, names) for field, names in needed if names])
 
     def teardown(self) -> None:
-        for field, names in self._expected:
-            column_statistics.expect_statistics(field, names, -1)
-        self._expected = ()
+        column_statistics.withdraw(self)
 
     def _text_filters(self) -> list[tuple[str, DocumentFilter]]:
         """The filters that score a text column, each with the name of the column."""
@@ -304,6 +300,10 @@ class Modify(_TextStage):
         outputs = [output for _, _, output in self._steps]
         is_text = all(isinstance(tool, DocumentModifier) and returns_text(tool) for tool, _, _ in self._steps)
         return ["data"], dict.fromkeys(outputs, "string") if is_text else outputs
+
+    def setup(self, worker_metadata: WorkerMetadata | None = None) -> None:
+        super().setup(worker_metadata)
+        column_statistics.announce(self, [(output, ()) for _, _, output in self._steps])
 
     def process(self, task: DocumentBatch) -> DocumentBatch:
         for tool, fields, output in self._steps:

@@ -113,7 +113,7 @@ def batch_statistics(
 ) -> ColumnStatistics:
     """Statistics of a text column of a batch. Those that an earlier stage has counted are reused."""
     texts, rows, counts = _cached_texts(stage, batch, field)
-    if missing := column_statistics.statistics_to_count(field, names, counts):
+    if missing := column_statistics.statistics_to_count(stage, field, names, counts):
         counts = {**counts, **column_statistics.count_column(texts, missing, rows)}
         column_cache(batch)[field] = (texts, counts)
     return {name: counts[name] if rows is None else counts[name].filter(rows) for name in names}

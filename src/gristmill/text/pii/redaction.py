@@ -74,7 +74,9 @@ PII_ENTITIES = {
     "iban": PiiEntity(r"[A-Z]{2}[0-9]{2} ?[A-Z0-9]{3}", lambda text, _: find_ibans(text)),
     "credit_card": PiiEntity(r"[0-9]{4}[ -]?[0-9]{4}[ -]?[0-9]{2}", lambda text, _: find_cards(text), r"\D"),
     "ip": PiiEntity(
-        r"[0-9]\.[0-9]{1,3}\.[0-9]|:[0-9a-fA-F]{0,4}:",
+        # four numbers; a public IPv6 address, all of which begin with 2 or 3; or another one of three colons and more
+        r"[0-9]\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]|[23][0-9a-fA-F]{3}:[0-9a-fA-F]{0,4}:"
+        r"|:[0-9a-fA-F]{0,4}:[0-9a-fA-F]{0,4}:",
         lambda text, finder: [*find_ipv4(text, finder.private_ips), *find_ipv6(text, finder.private_ips)],
     ),
     "phone": PiiEntity(

@@ -1,16 +1,17 @@
 """Statistics of text columns: counted in C if the extension was built, otherwise in Python by `reference.py`.
 
 Filters of the same text share the counts, which stay with the batch and with those of its rows that are kept. In
-`setup`, stages announce the statistics that they will need. The first request for a column counts all announced ones
-in one pass, except n-grams: they are expensive, and are counted later, only for the rows that are left by then.
+`setup`, stages announce the statistics that they will need, in the order in which they run, and which columns they
+change. The first request for a column counts in one pass all that is announced from that stage on to the next that
+changes the column, except n-grams: they are expensive, and are counted later, only for the rows that are left by then.
 """
 
 from __future__ import annotations
 
 import threading
 import warnings
-from collections import Counter
 from collections.abc import Container, Iterable, Mapping
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -28,17 +29,42 @@ _NO_KERNELS_WARNING = (
     "gristmill._kernels was not built, so text is counted in Python, about 50 times slower. Install a C compiler "
     "(apt install gcc python3-dev) and reinstall gristmill"
 )
-_expected: Counter[tuple[str, str]] = Counter()
+
+
+class Announcement(NamedTuple):
+    """What a stage will do with a column: need statistics of it, or change it if there are none."""
+
+    stage: object
+    field: str
+    names: tuple[str, ...]
+
+
+_announced: list[Announcement] = []
 _lock = threading.Lock()
 
 
-def expect_statistics(field: str, names: Iterable[str], times: int = 1) -> None:
-    """Announce that this process will need statistics of a column; `times=-1` takes that back."""
+def announce(stage: object, fields: Iterable[tuple[str, tuple[str, ...]]]) -> None:
+    """Say which statistics of which columns a stage of this process will need; no names: it changes the column."""
     with _lock:
-        for name in names:
-            _expected[field, name] += times
-            if _expected[field, name] <= 0:
-                del _expected[field, name]
+        _announced.extend(Announcement(stage, field, names) for field, names in fields)
+
+
+def withdraw(stage: object) -> None:
+    """Take back what a stage has announced."""
+    with _lock:
+        _announced[:] = [one for one in _announced if one.stage is not stage]
+
+
+def _expected(stage: object, field: str) -> list[str]:
+    """What is announced of a column from a stage on, until another one changes the column."""
+    with _lock:
+        places = [place for place, one in enumerate(_announced) if one.stage is stage and one.field == field]
+        names: dict[str, None] = {}
+        for one in _announced[places[0] if places else 0 :]:
+            if one.field == field and not one.names:
+                break
+            names |= dict.fromkeys(one.names) if one.field == field else {}
+        return list(names)
 
 
 def is_ngram_statistic(name: str) -> bool:
@@ -101,10 +127,11 @@ def warn_without_kernels(seen: bool = False) -> None:
     _warned = True
 
 
-def statistics_to_count(field: str, names: Iterable[str], known: Container[str]) -> list[str]:
+def statistics_to_count(stage: object, field: str, names: Iterable[str], known: Container[str]) -> list[str]:
     """What to count now: the missing statistics, and the announced ones of the same kind (n-grams or not)."""
     wanted = [name for name in names if name not in known]
     kinds = {is_ngram_statistic(name) for name in wanted}
-    with _lock:
-        expected = [name for column, name in _expected if column == field]
-    return wanted + [name for name in expected if is_ngram_statistic(name) in kinds and name not in known]
+    if not wanted:
+        return []
+    expected = [name for name in _expected(stage, field) if name not in wanted and name not in known]
+    return wanted + [name for name in expected if is_ngram_statistic(name) in kinds]
