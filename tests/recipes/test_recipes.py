@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tarfile
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ import pytest
 from gristmill import LocalExecutor, Pipeline, ProcessingStage, Resources
 from gristmill.core.errors import RecipeError
 from gristmill.recipes import bundled, catalogue, load_recipe, parse_settings, schema
-from gristmill.recipes.stage_catalogue import known
+from gristmill.recipes.stage_catalogue import PACKAGES, known
 from gristmill.samples.filters import SampleFilter
-from gristmill.text import UnicodeReformatter, WordCountFilter
+from gristmill.text import DocumentFilter, DocumentModifier, UnicodeReformatter, WordCountFilter
 from tests.download.warc_fixtures import english, write_warc
 from tests.recipes.test_pipeline_to_recipe import again
 from tests.recipes.user_stages import MakeDocuments, TwoTags
@@ -298,28 +299,14 @@ def test_a_name_is_found_as_in_the_catalogue_without_loading_the_others() -> Non
 
 
 def test_the_catalogue_is_what_the_packages_list() -> None:
-    import gristmill.audio
-    import gristmill.dedup
-    import gristmill.download
-    import gristmill.image
-    import gristmill.interleaved
-    import gristmill.text
-
     names = set(catalogue())
-    packages = (
-        gristmill.text,
-        gristmill.dedup,
-        gristmill.image,
-        gristmill.audio,
-        gristmill.download,
-        gristmill.interleaved,
-    )
+    packages = [import_module(f"gristmill.{package}") for package in PACKAGES]
     listed = [(package, name) for package in packages for name in package.__all__]
     classes = {name for package, name in listed if isinstance(getattr(package, name), type)}
-    usable = (ProcessingStage, gristmill.text.DocumentFilter, gristmill.text.DocumentModifier, SampleFilter)
+    usable = (ProcessingStage, DocumentFilter, DocumentModifier, SampleFilter)
     parts = {name for package, name in listed if name in classes and not issubclass(getattr(package, name), usable)}
     bases = {"AudioFilter", "AudioRangeFilter", "DocumentFilter", "DocumentModifier", "ImageFilter", "RuleFilter"}
-    bases |= {"SpeechModelFilter", "TranscriptFilter"}
+    bases |= {"SpeechModelFilter", "TranscriptFilter", "VideoFilter", "VideoRangeFilter"}
     parts |= bases
     core = {"CountRows", "FilePartitioningStage", "Join", "Repartition", "Route", "Sample", "Shuffle", "Sort", "Tee"}
     assert names == core | classes - parts

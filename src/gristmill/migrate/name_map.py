@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 CURATOR = "nemo_curator"
-_PACKAGES = ("", "text", "dedup", "download", "image", "audio", "video", "interleaved", "synthetic")
+_PACKAGES = ("", "text", "dedup", "download", "image", "audio", "video", "interleaved", "math", "synthetic")
 _ELSEWHERE: Mapping[str, tuple[str, str]] = {
     "BaseExecutor": ("gristmill.core.executor", "Executor"),
     "NodeInfo": ("gristmill.core.stage", "NodeInfo"),
@@ -31,7 +31,7 @@ _MISSING: Mapping[str, str] = {
     "stages.client_partitioning": "readers list their files themselves",
     "stages.image": "a part of what the stages for images do",
     "stages.interleaved": "not built; docs/interleaved.md lists what is",
-    "stages.math": "not built",
+    "stages.math": "not built, or a part of what MathContentExtractor does",
     "stages.synthetic": "generation of this kind is not built",
     "stages.text.classifiers": "runs on GPUs",
     "stages.text.deduplication.semantic": "not built; SemanticDeduplicationStage in a pipeline does this",

@@ -26,7 +26,7 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from gristmill.core.errors import MissingDependencyError, RecipeError, did_you_mean
 from gristmill.core.stage import ProcessingStage
 
-PACKAGES = ("text", "image", "video", "audio", "interleaved", "synthetic", "dedup", "download")
+PACKAGES = ("text", "image", "video", "audio", "interleaved", "math", "synthetic", "dedup", "download")
 PART_BASES = {"DocumentFilter": "filter", "DocumentModifier": "modifier", "SampleFilter": "filter"}
 """Base classes of what a stage is given as a parameter, and what people call them."""
 
