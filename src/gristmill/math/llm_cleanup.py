@@ -46,20 +46,14 @@ class LLMCleanupStage(LLMStage[DocumentBatch, DocumentBatch]):
         cache_only: bool = False,
         budget: Budget | Mapping[str, Any] | None = None,
     ) -> None:
-        self.model, self.system_prompt, self.text_field, self.output_field = (
-            model,
-            system_prompt,
-            text_field,
-            output_field,
-        )
+        self.model, self.system_prompt = model, system_prompt
+        self.text_field, self.output_field = text_field, output_field
         self.temperature, self.top_p, self.top_k, self.max_tokens = temperature, top_p, top_k, max_tokens
-        self.max_model_len, self.filter_by_n_tokens, self.n_tokens_field = (
-            max_model_len,
-            filter_by_n_tokens,
-            n_tokens_field,
-        )
+        self.max_model_len, self.n_tokens_field = max_model_len, n_tokens_field
+        self.filter_by_n_tokens = filter_by_n_tokens
         config = GenerationConfig(max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k)
-        super().__init__(client, model, config, cache, cache_options, cache_only, budget)
+        answers: dict[str, Any] = {"cache": cache, "cache_options": cache_options, "cache_only": cache_only}
+        super().__init__(client, model, config, budget=budget, **answers)
 
     def inputs(self) -> tuple[list[str], Columns]:
         return ["data"], {self.text_field: "string"}
