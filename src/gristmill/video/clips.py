@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 from uuid import NAMESPACE_URL, uuid5
 
+import pyarrow as pa
+
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.stage import Columns, ProcessingStage
 from gristmill.samples.argument_checks import check_count, check_not_negative, check_number
@@ -22,6 +24,10 @@ from gristmill.video.frame_stage import good_rows
 from gristmill.video.one_pass import Span, films_of, header_rows, sources_of, spans_of
 from gristmill.video.stream_columns import DURATION, NUM_FRAMES, SPAN_TYPES, STREAM_TYPES
 from gristmill.video.stream_info import StreamInfo
+
+FILM_DAMAGE = "film_damage"
+"""Column: the first places of the film that could not be decoded, and why; null if there are none, or it was not looked
+for. A clip with such a place in it goes to quarantine."""
 
 
 class ClipSpan(NamedTuple):
@@ -54,7 +60,9 @@ def clip_rows(
     spans = zip(films_of(made), spans_of(made), strict=True)
     counted = [film.times(span) if decoded else None for film, span in spans]
     counts = [None if pts is None else len(pts) for pts in counted]
-    return made.with_column(NUM_FRAMES, make_array(counts, STREAM_TYPES[NUM_FRAMES]))
+    made = made.with_column(NUM_FRAMES, make_array(counts, STREAM_TYPES[NUM_FRAMES]))
+    notes = [film.damage_note() if decoded else None for film in films_of(made)]
+    return made.with_column(FILM_DAMAGE, make_array(notes, pa.string()))
 
 
 def clip_id(film: str, info: StreamInfo, span: Span) -> str:

@@ -54,6 +54,7 @@ Span = tuple[int, int]
 """Time stamps: from the first up to, and without, the second."""
 
 _KEY_BYTES = 2**16
+_SHOWN_DAMAGE = 3
 
 
 class Measured(NamedTuple):
@@ -125,6 +126,12 @@ class FilmMeasurements:
         if spans is not None and (kept := [one for one in found if one[0] is None or not set(one[0]) <= set(spans)]):
             self._found[analyser.key()] = kept
 
+    def damage_note(self) -> str | None:
+        """The first damaged places, for a column; None if there are none."""
+        shown = [f"at {one.seconds:.3f} s: {one.reason}" for one in self.damage[:_SHOWN_DAMAGE]]
+        more = len(self.damage) - len(shown)
+        return "; ".join([*shown, *([f"and {more:,} more"] if more else [])]) or None
+
     def failure_of(self, span: Span | None) -> BadVideo | None:
         """Why a row with this span cannot be used. A whole film with a damaged place can: what is good is cut out."""
         if self.failure is not None or span is None:
@@ -172,6 +179,8 @@ def measured_rows(
                 frames = _measure(film, sources[rows[0]], wanted, analysers, ahead, opening)
                 if frames and stage is not None:
                     stage.count("decoded_frames", frames)
+                    if film.damage:
+                        stage.count("damaged_films")
             except BadVideo as error:
                 film.failure = error
     return [_measured(film, span, analysers) for film, span in zip(films, spans, strict=True)]
