@@ -132,4 +132,16 @@ function sliding() {
   form.addEventListener("submit", (event) => { event.preventDefault(); count(); });
 }
 
-document.addEventListener("DOMContentLoaded", () => { watch(); asking(); sliding(); });
+function listening() {
+  for (const picture of document.querySelectorAll("img.waveform")) {
+    const player = picture.parentElement.querySelector("audio");
+    picture.addEventListener("click", (event) => {
+      const box = picture.getBoundingClientRect();
+      if (!player || !Number.isFinite(player.duration)) return;
+      player.currentTime = ((event.clientX - box.left) / box.width) * player.duration;
+      player.play();
+    });
+  }
+}
+
+document.addEventListener("DOMContentLoaded", () => { watch(); asking(); sliding(); listening(); });

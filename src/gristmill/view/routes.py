@@ -19,6 +19,7 @@ from gristmill.view.data.query import ColumnRoles, RowQuery
 from gristmill.view.data.row_access import RowAccess, concat_differing
 from gristmill.view.data.row_scan import RowScan, ScanCache
 from gristmill.view.data.row_sets import RowSet, RunOrDataset
+from gristmill.view.data.sound_marks import own_segment, sound_marks
 from gristmill.view.data.whatif import JudgedRows, ScoreLimits, ScoreReader
 from gristmill.view.pages import row_duplicates
 from gristmill.view.pages.cell_values import python_rows
@@ -26,11 +27,15 @@ from gristmill.view.pages.html_elements import SafeHtml, element, printable
 from gristmill.view.pages.list_page import ID_COLUMNS, ROWS_PER_PAGE, ListedRow, list_page, progress_text
 from gristmill.view.pages.page_frame import TITLES, page_frame
 from gristmill.view.pages.row_page import row_page
+from gristmill.view.pages.sound_picture import sound_picture
 from gristmill.view.pages.whatif_page import whatif_counts, whatif_page
 
 HTML, TEXT, JSON = "text/html; charset=utf-8", "text/plain; charset=utf-8", "application/json"
 WAIT_SECONDS = 0.6
 """How long a page waits for all of its rows before it is shown with those found so far."""
+
+SOUND_COLUMNS, MAX_SOUND_SECONDS = 900, 3600.0
+"""How finely a waveform is drawn, and of how much sound."""
 
 MORE_SECONDS = 0.1
 """How much longer it waits for the counts of all rows, which is enough for a small dataset."""
@@ -67,6 +72,7 @@ class PageRoutes:
             "row": self._row,
             "state": self._state,
             "media": self._media,
+            "waveform": self._waveform,
             "text": self._text,
             "whatif": self._whatif,
             "counts": self._whatif_counts,
@@ -210,6 +216,24 @@ class PageRoutes:
             raise PageNotFound("That column holds no image, audio or video.")
         return HttpReply(medium.read(self.data.storage_options), medium.kind)
 
+    def _waveform(self, given: UrlParameters) -> HttpReply:
+        """A recording as a picture. Its bytes are those of `media`, so it shows nothing else."""
+        row, _, _ = self._requested_row(given)
+        medium = row.media.get(given.get("column", ""))
+        if medium is None or medium.family != "audio":
+            raise PageNotFound("That column holds no audio.")
+        from gristmill.audio.batch import BadAudio
+        from gristmill.audio.decode import open_sound
+        from gristmill.audio.sound.sound_preview import waveform
+
+        try:
+            with open_sound(medium.read(self.data.storage_options)) as sound:
+                shape = waveform(sound.windows(), sound.header.rate, SOUND_COLUMNS, MAX_SOUND_SECONDS)
+        except BadAudio as error:
+            raise PageNotFound(f"That recording cannot be decoded: {error}") from error
+        picture = sound_picture(shape, own_segment(row.values), sound_marks(row.values))
+        return HttpReply(picture.encode(), "image/svg+xml")
+
     def _text(self, given: UrlParameters) -> HttpReply:
         row, _, columns = self._requested_row(given)
         text = row.values.get(columns.text) if columns.text else None
@@ -243,7 +267,7 @@ class PageRoutes:
         if content is None:
             raise PageNotFound("There is no report yet: it is written when the run ends.")
         # The report has its style in itself, and no script.
-        policy = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
+        policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:; frame-ancestors 'none'"
         return HttpReply(content, headers={"Content-Security-Policy": policy})
 
 

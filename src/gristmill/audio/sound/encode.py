@@ -55,10 +55,11 @@ def is_waveform_bytes(data: Any) -> bool:
     return len(data) >= _HEADER_BYTES and bytes(data[36:40]) == _MARK
 
 
-def encode(samples: Samples, rate: int, kind: str) -> bytes:
-    """Samples as a file: wav and flac with 16 bits a sample, mp3, ogg (Vorbis) or opus. Sound above 1 is cut off."""
+def encode(samples: Samples, rate: int, kind: str, bits: int = _OPUS_BITS_PER_CHANNEL) -> bytes:
+    """Samples as a file: wav and flac with 16 bits a sample, mp3, ogg (Vorbis), or opus with so many bits a second for
+    one channel. Sound above 1 is cut off."""
     if kind == OPUS:
-        return _opus(samples, rate)
+        return _opus(samples, rate, bits)
     soundfile = require("soundfile", "audio", "recordings")
     data = io.BytesIO()
     if kind in (WAV, FLAC):
@@ -69,7 +70,7 @@ def encode(samples: Samples, rate: int, kind: str) -> bytes:
     return data.getvalue()
 
 
-def _opus(samples: Samples, rate: int) -> bytes:
+def _opus(samples: Samples, rate: int, bits: int) -> bytes:
     av = require("av", "audio", "recordings")
     if rate not in _OPUS_RATES:
         soxr = require("soxr", "audio", "resampling")
@@ -81,7 +82,7 @@ def _opus(samples: Samples, rate: int) -> bytes:
     layout = "mono" if channels == 1 else "stereo"
     with av.open(data, "w", format="ogg", options={"fflags": "+bitexact", "serial_offset": "0"}) as out:
         stream = out.add_stream("libopus", rate=rate, layout=layout)
-        stream.bit_rate = _OPUS_BITS_PER_CHANNEL // 2 * (channels + 1)
+        stream.bit_rate = bits // 2 * (channels + 1)
         interleaved = np.ascontiguousarray(np.clip(samples, -1, 1)).reshape(1, -1)
         frame = av.AudioFrame.from_ndarray(interleaved, format="flt", layout=layout)
         frame.rate, frame.pts, frame.time_base = rate, 0, Fraction(1, rate)

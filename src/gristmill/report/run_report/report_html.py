@@ -5,7 +5,7 @@ Whatever comes from data is escaped: a document that holds markup is shown as te
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -26,7 +26,8 @@ def report_page(facts: Facts) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+        'img-src data:; media-src data:">'
         f"<title>{escape(facts['name'])} · Gristmill</title><style>{style}</style></head>"
         f"<body><main>{body}</main></body></html>\n"
     )
@@ -151,7 +152,9 @@ def _row(sample: Facts, kind: str) -> str:
     rest = [f"{name}: {value}" for name, value in row.items() if value is not None]
     body = f"<pre>{escape(str(text))}</pre>" if text is not None else ""
     small = escape(" · ".join([":".join(where), *scores]))
-    return f"<div class='row {kind}'><small>{small}</small>{body}<small>{escape(' · '.join(rest))}</small></div>"
+    sound = sample.get("preview", "")
+    rest_shown = escape(" · ".join(rest))
+    return f"<div class='row {kind}'><small>{small}</small>{sound}{body}<small>{rest_shown}</small></div>"
 
 
 def _longest(row: Facts) -> str:
@@ -264,19 +267,16 @@ def _cluster(example: Facts, stage: str) -> str:
 
 def _quarantine(facts: Facts) -> str:
     records = facts["quarantine"]
-    cells = [
-        (record["stage"], record["error"], f"{record['file'] or ''}:{record['position']}", record["row"])
-        for record in records
-    ]
-    body = _rows(cells)
+    body = "".join(map(_quarantined, records))
     head = "<tr><th>stage<th class=wide>error<th class=wide>where<th>record</tr>"
     return _section(
         "Quarantine", f"<div class='card scroll' tabindex=0><table>{head}{body}</table></div>" if records else ""
     )
 
 
-def _rows(cells: Iterable[Sequence[Any]]) -> str:
-    return "".join(f"<tr>{''.join(f'<td>{escape(str(cell))}' for cell in row)}</tr>" for row in cells)
+def _quarantined(record: Facts) -> str:
+    cells = (record["stage"], record["error"], f"{record['file'] or ''}:{record['position']}", record["row"])
+    return f"<tr>{''.join(f'<td>{escape(str(cell))}' for cell in cells)}{record.get('preview', '')}</tr>"
 
 
 def _workers(facts: Facts) -> str:

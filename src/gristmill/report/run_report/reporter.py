@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from gristmill.core.executor import ReportWriter
+from gristmill.report.run_report.recording_previews import with_previews
 from gristmill.report.run_report.report_html import report_page
 from gristmill.report.run_report.report_json import WorkerTimeline, gather_facts
 
@@ -37,7 +38,7 @@ class RunReporter(ReportWriter):
         if self._store.get(RECIPE) is None and (recipe := self._written_as_recipe(plan, facts)):
             facts["recipe"] = recipe
         self._store.put(REPORT_JSON, json.dumps(facts, default=str, indent=1).encode())
-        self._store.put(REPORT_HTML, page_within_limit(facts))
+        self._store.put(REPORT_HTML, page_within_limit(with_previews(facts, plan.all_stages)))
 
     def _written_as_recipe(self, plan: Plan, facts: dict[str, Any]) -> str | None:
         """The pipeline as a recipe: from the report of an earlier attempt if nothing has changed, which is quicker."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 from gristmill.core.arrow.table_conversion import POSITION
@@ -13,6 +14,7 @@ from gristmill.view.data.media import MediaContent
 from gristmill.view.data.query import LENGTH, ColumnRoles, RowQuery
 from gristmill.view.data.row_scan import RowScan
 from gristmill.view.data.row_sets import QUARANTINED, QUARANTINED_BY, RowSet
+from gristmill.view.data.sound_marks import own_segment
 from gristmill.view.pages.cell_values import excerpt, format_value, number, position_of
 from gristmill.view.pages.html_elements import SafeHtml, count_noun, element
 from gristmill.view.pages.page_frame import TITLES, form_field, select_options
@@ -271,8 +273,19 @@ def media(row: ListedRow, query: RowQuery, large: bool = False) -> SafeHtml:
     shown_media = []
     items = [] if large else [(name, medium) for name, medium in row.items.items() if medium is not None][:MAX_ITEMS]
     for name, medium in [*row.media.items(), *items]:
-        shown_media.append(element("figure", medium_element(row, query, name, medium), element("figcaption", name)))
+        shown = [medium_element(row, query, name, medium), element("figcaption", name)]
+        if large and medium.family == "audio" and find_spec("soundfile"):
+            shown.insert(0, _waveform(row, query, name))
+        shown_media.append(element("figure", *shown, class_="sound" if len(shown) > 2 else None))
     return element("div", shown_media, class_="media large" if large else "media") if shown_media else SafeHtml("")
+
+
+def _waveform(row: ListedRow, query: RowQuery, name: str) -> SafeHtml:
+    """The picture of a recording; a click on it plays from there."""
+    address = f"waveform?{query.address(file=row.source, at=position_of(row.values), column=name)}"
+    return element(
+        "img", src=address, alt=f"waveform of column {name}, with the segments of the row", class_="waveform"
+    )
 
 
 def medium_element(row: ListedRow, query: RowQuery, name: str, medium: MediaContent) -> SafeHtml:
@@ -281,4 +294,9 @@ def medium_element(row: ListedRow, query: RowQuery, name: str, medium: MediaCont
     if medium.family == "image":
         return element("img", src=address, alt=f"image in column {name}", loading="lazy")
     label = f"{medium.family} in column {name}"
+    segment = (
+        own_segment(row.values) if medium.family == "audio" and not isinstance(row.values.get(name), bytes) else None
+    )
+    if segment is not None:
+        address += f"#t={segment[0]:.3f},{segment[1]:.3f}"  # a player begins and ends there
     return element(medium.family, src=address, controls=True, preload="metadata", aria_label=label)
