@@ -8,6 +8,7 @@ import pytest
 from gristmill.core.arrow.table_conversion import JSON, POSITION, json_array
 from gristmill.core.errors import InputError
 from gristmill.core.task import FileSlice
+from gristmill.io.formats import table_validation
 from gristmill.io.formats.arrow import peek_arrow, read_arrow
 from gristmill.io.formats.parquet import peek_parquet, read_parquet
 from gristmill.io.storage.file_input import FileInput
@@ -202,6 +203,22 @@ def test_text_that_is_not_utf8_in_a_table(tmp_path, kind):
         (2, "column 'tags' is not valid UTF-8", b"", 1),
     ]
     assert rows_of(read, path, fields=["text"])[0].num_rows == (3 if kind == "parquet" else 2)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_a_text_that_is_too_long_is_set_aside(tmp_path, monkeypatch, form, kind):
+    monkeypatch.setattr(table_validation, "MAX_LINE_BYTES", 5000)
+    texts = ["x" * 5001 if n in (0, 40) else None if n == 7 else "x" * 5000 if n == 8 else "short" for n in range(60)]
+    table = pa.table({"id": range(60), "text": pa.array(texts, pa.string()).cast(kind)})
+    if form == "parquet":
+        pq.write_table(table, tmp_path / "a", row_group_size=30)
+    else:
+        feather.write_feather(table, tmp_path / "a", chunksize=30, compression="uncompressed")
+    found, _, bad = rows_of(read_parquet if form == "parquet" else read_arrow, tmp_path / "a")
+    assert found.column("id").to_pylist() == [n for n in range(60) if n not in (0, 40)]
+    assert [record.position for record in bad] == [0, 40]
+    assert "column 'text' has a text of more than 5,000 bytes" in bad[0].reason
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])

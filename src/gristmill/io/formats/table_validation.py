@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from gristmill.core.arrow.array_building import make_array
+from gristmill.core.arrow.array_building import literal, make_array
+from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import POSITION
+from gristmill.io.formats.line_blocks import MAX_LINE_BYTES
 from gristmill.io.storage.file_input import MAX_RAW_BYTES, BadRecord, check_column_names
 
 if TYPE_CHECKING:
@@ -40,13 +42,24 @@ def without_bad_records(table: pa.Table, bad: Sequence[BadRecord]) -> pa.Table:
 
 
 def invalid_text_records(batch: pa.RecordBatch, start: int) -> list[BadRecord]:
-    """The rows of a batch with text that is not UTF-8. Raises ArrowInvalid if the batch is otherwise invalid."""
+    """The rows of a batch with text that is not UTF-8, or longer than a line may be. Raises ArrowInvalid if the batch
+    is otherwise invalid."""
     bad: dict[int, BadRecord] = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         array = column.storage if isinstance(column, pa.ExtensionArray) else column
+        for row in _too_long(array):
+            why = f"column {name!r} has a text of more than {MAX_LINE_BYTES:,} bytes"
+            bad.setdefault(row, BadRecord(start + row, why, _bytes_of(array[row])))
         for row in _not_utf8(array):
             bad.setdefault(row, BadRecord(start + row, f"column {name!r} is not valid UTF-8", _bytes_of(array[row])))
     return [bad[row] for row in sorted(bad)]
+
+
+def _too_long(array: pa.Array) -> Iterator[int]:
+    """The rows with a text that libraries cannot be trusted with: they reserve many times its size, and crash."""
+    if isinstance(array, pa.StringArray | pa.LargeStringArray | pa.StringViewArray) and array.nbytes > MAX_LINE_BYTES:
+        lengths = pc.binary_length(array.cast(pa.large_string()))
+        yield from pc.indices_nonzero(pc.greater(lengths, literal(MAX_LINE_BYTES, pa.int64()))).to_pylist()
 
 
 def _not_utf8(array: pa.Array) -> Iterator[int]:
