@@ -8,12 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from gristmill.cli.main import app
 from gristmill.core.errors import InputError, PlanError
 from gristmill.models.model_loader import Device
 from gristmill.models.text.classifier_heads import ClassifierHead
 from gristmill.models.text.pooling import Pooling
 from gristmill.models.text.text_encoder import TextEncoder, load_states_model
+from gristmill.models.text.text_to_onnx import export_text_model
 from gristmill.models.text.text_tokenizer import TextTokenizer
 from gristmill.models.text.token_rows import run_in_buckets, run_one_by_one
 from tests.models.text_fixtures import BERT, DEBERTA, linear, texts, write_encoder, write_tokenizer
@@ -190,3 +193,45 @@ class TestMiniLM:
             lambda ids, mask: Pooling()(encoder.model(ids, mask), mask), rows, 4, encoder.tokenizer.pad_id
         )
         np.testing.assert_allclose(encoder.reduce_rows(rows, Pooling()), padded, atol=1e-5)
+
+
+class TestFiles:
+    """Models as ONNX files, with 8-bit weights, and in the cache."""
+
+    @pytest.mark.parametrize("config", [BERT, DEBERTA], ids=["bert", "deberta"])
+    def test_an_exported_model_gives_the_same(self, config: dict, tmp_path: Path) -> None:
+        place = write_encoder(tmp_path / "model", config)
+        done = CliRunner().invoke(app, ["models", "export", str(place), "--onnx", str(tmp_path / "onnx")])
+        assert done.exit_code == 0, done.output
+        assert {path.name for path in (tmp_path / "onnx").iterdir()} >= {"model.onnx", "tokenizer.json", "config.json"}
+        before, after = (embeddings(one, texts(6)) for one in (place, tmp_path / "onnx"))
+        assert [one.tobytes() for one in before] == [one.tobytes() for one in after]
+
+    def test_the_head_of_a_classifier_comes_with_it(self, tmp_path: Path) -> None:
+        config = {**BERT, "id2label": {"0": "a", "1": "b"}}
+        place = write_encoder(tmp_path / "model", root="bert.", weights=linear("classifier", 32, 2), config=config)
+        export_text_model(place, tmp_path / "onnx")
+        rows = [[2, 5, 6, 3]]
+        places = (place, tmp_path / "onnx")
+        before, after = (TextEncoder.load(one).reduce_rows(rows, ClassifierHead.read(one)) for one in places)
+        assert before[0].tobytes() == after[0].tobytes()
+
+    def test_eight_bits_are_nearly_the_same(self, tmp_path: Path) -> None:
+        done = CliRunner().invoke(app, ["models", "quantise", str(minilm()), "--to", str(tmp_path / "int8")])
+        assert done.exit_code == 0, done.output
+        assert float(done.output.rpartition(" ")[2]) > 0.98
+        first, second, other, _ = embeddings(tmp_path / "int8", list(TestMiniLM.DOCUMENTS))
+        assert first @ second > 0.6 > 0.25 > first @ other
+
+    def test_the_cache_is_listed_with_checksums(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("GRISTMILL_MODELS", str(tmp_path))
+        assert "no models" in CliRunner().invoke(app, ["models", "list"]).output
+        place = write_encoder(tmp_path / "owner" / "small@abc")
+        listed = CliRunner().invoke(app, ["models", "list", "--checksums"]).output
+        name, *_, checksum = listed.split()
+        assert name == "owner/small@abc"
+        fetch = ["models", "fetch", "owner/small@abc", "--checksum"]
+        assert CliRunner().invoke(app, [*fetch, checksum]).exit_code == 0
+        (place / "model.safetensors").write_bytes(b"other")
+        refused = CliRunner().invoke(app, [*fetch, checksum])
+        assert refused.exit_code != 0
