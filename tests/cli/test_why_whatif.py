@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from gristmill import LocalExecutor, Pipeline
+from gristmill import LocalExecutor, Pipeline, Route
 from gristmill.cli.main import app
 from gristmill.text import JsonlReader, JsonlWriter, ScoreFilter, WordCountFilter
 
@@ -106,6 +107,17 @@ def test_whatif_apply_with_json_prints_json_only(mill: Path) -> None:
     setting = ("--set", "WordCountFilter.min_words=30")
     done = gristmill("whatif", mill / "run", *setting, "--json", "--apply", mill / "new", "--workers", "0")
     assert json.loads(done.stdout)["before"]["rows"] > len(written(mill / "new"))
+
+
+@pytest.mark.parametrize("compression", [None, "gzip", "zstd"])
+def test_why_names_the_output_of_a_branch_also_if_it_is_compressed(tmp_path: Path, compression: str | None) -> None:
+    rows = [{"id": f"{n}", "text": "a b", "part": "ab"[n % 2]} for n in range(20)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    branches = {part: JsonlWriter(tmp_path / "out" / part, compression=compression) for part in "ab"}
+    stages = [JsonlReader(tmp_path / "in.jsonl"), Route("part", branches)]
+    Pipeline("routed", stages=stages).run(LocalExecutor(0), tmp_path / "run", scores=True)
+    shown = gristmill("why", tmp_path / "run", "7").stdout
+    assert re.search(rf"in the output: {re.escape(str(tmp_path))}/out/b/in-\w+\.jsonl", shown)
 
 
 def test_why_finds_ids_of_mixed_types(tmp_path: Path) -> None:

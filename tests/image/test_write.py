@@ -9,8 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 from gristmill import ImageBatch, LocalExecutor
+from gristmill.cli.main import app
 from gristmill.core.errors import GristmillError
 from gristmill.image import (
     ImageDirectoryReader,
@@ -20,6 +22,8 @@ from gristmill.image import (
     WebDatasetReader,
 )
 from tests.image.image_fixtures import INLINE, Decode, archive, contents, encoded, rows, run, samples
+
+PHOTOS = Path(__file__).parents[2] / "examples" / "images" / "photos"
 
 
 def members(path: Path) -> dict[str, bytes]:
@@ -197,3 +201,31 @@ def test_rows_without_images_are_refused(tmp_path: Path) -> None:
 def test_wrong_parameters(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ImageWriterStage(**{"output_dir": "out", **settings})
+
+
+def test_files_of_images_are_verified_and_pushed(tmp_path: Path) -> None:
+    out, target = tmp_path / "out", tmp_path / "pushed"
+    run(ImageDirectoryReader(str(PHOTOS)), ImageDirectoryWriter(out))
+
+    def command(*arguments: Path | str) -> Any:
+        return CliRunner().invoke(app, [*map(str, arguments)])
+
+    assert command("verify", out).exit_code == 0
+    for _ in range(2):
+        assert command("push", out, target, "--no-card").exit_code == 0
+    files = sorted(path.relative_to(out) for path in out.rglob("*") if path.is_file())
+    assert files == sorted(path.relative_to(target) for path in target.rglob("*") if path.is_file())
+    assert all((out / file).read_bytes() == (target / file).read_bytes() for file in files)
+    next(out.glob("*/*.jpg")).unlink()
+    assert "is missing" in command("verify", out).stdout
+    assert "is not as it was written" in command("push", out, tmp_path / "other").stderr
+
+
+def test_parquet_files_are_named_as_on_the_hub(tmp_path: Path) -> None:
+    writer = ImageParquetWriter(tmp_path / "out", split="train", target_file_size="50KB")
+    run(ImageDirectoryReader(str(PHOTOS)), writer)
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names == [f"train-{number:05}-of-{len(names):05}.parquet" for number in range(len(names))]
+    assert len(names) > 1
+    with pytest.raises(ValueError, match="split is"):
+        ImageParquetWriter(tmp_path / "out", split="a b")

@@ -41,6 +41,7 @@ from gristmill.core.task import digest
 from gristmill.io.storage.file_input import block_bytes, file_system, parse_size
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.commit import OutputFormat, safe_file_name
+from gristmill.io.write.hub_file_names import check_split
 from gristmill.io.write.parquet_format import ParquetFormat
 from gristmill.samples.argument_checks import check_positive
 from gristmill.samples.sample_files import CAPTION, EXTENSION, METADATA
@@ -212,7 +213,10 @@ class AudioWebDatasetWriter(_AudioWriter):
 
 
 class AudioParquetWriter(_AudioWriter):
-    """Writes Parquet files with the encoded recordings in the column `audio`, which AudioParquetReader reads."""
+    """Writes Parquet files with the encoded recordings in the column `audio`, which AudioParquetReader reads.
+
+    With `split="train"`, files are named as on the Hugging Face hub: `train-00000-of-00012.parquet`.
+    """
 
     def __init__(
         self,
@@ -223,9 +227,12 @@ class AudioParquetWriter(_AudioWriter):
         target_file_size: int | str | None = None,
         compression: str = "zstd",
         storage_options: Mapping[str, Any] | None = None,
+        split: str | None = None,
     ) -> None:
         check_audio_format(self.name, audio_format)
         super().__init__(output_dir, fields, mode, storage_options)
+        check_split(self.name, split, mode)
+        self.split = split
         self.audio_format, self.target_file_size, self.compression = audio_format, target_file_size, compression
 
     def _as_samples(self) -> bool:
@@ -233,7 +240,7 @@ class AudioParquetWriter(_AudioWriter):
 
     def _format(self) -> OutputFormat:
         size = None if self.target_file_size is None else parse_size(self.target_file_size)
-        return ParquetFormat(self.compression, target_file_size=size)
+        return ParquetFormat(self.compression, target_file_size=size, split=self.split)
 
 
 class AudioDirectoryWriter(SampleDirectoryWriter[AudioBatch]):

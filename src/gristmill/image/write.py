@@ -16,6 +16,7 @@ from typing import Any
 from gristmill.image.batch import ImageBatch
 from gristmill.io.storage.file_input import parse_size
 from gristmill.io.write.commit import OutputFormat
+from gristmill.io.write.hub_file_names import check_split
 from gristmill.io.write.parquet_format import ParquetFormat
 from gristmill.samples.argument_checks import check_positive
 from gristmill.samples.shard_formats import WebDatasetFormat
@@ -55,7 +56,10 @@ class ImageWriterStage(SampleWriter[ImageBatch]):
 
 
 class ImageParquetWriter(SampleWriter[ImageBatch]):
-    """Writes Parquet files with the encoded images among their columns, which ImageParquetReader reads."""
+    """Writes Parquet files with the encoded images among their columns, which ImageParquetReader reads.
+
+    With `split="train"`, files are named as on the Hugging Face hub: `train-00000-of-00012.parquet`.
+    """
 
     kind = ImageBatch
 
@@ -67,13 +71,16 @@ class ImageParquetWriter(SampleWriter[ImageBatch]):
         target_file_size: int | str | None = None,
         compression: str = "zstd",
         storage_options: Mapping[str, Any] | None = None,
+        split: str | None = None,
     ) -> None:
         super().__init__(output_dir, fields, mode, storage_options)
+        check_split(self.name, split, mode)
+        self.split = split
         self.target_file_size, self.compression = target_file_size, compression
 
     def _format(self) -> OutputFormat:
         size = None if self.target_file_size is None else parse_size(self.target_file_size)
-        return ParquetFormat(self.compression, target_file_size=size)
+        return ParquetFormat(self.compression, target_file_size=size, split=self.split)
 
 
 class ImageDirectoryWriter(SampleDirectoryWriter[ImageBatch]):

@@ -11,7 +11,7 @@ import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 import orjson
 import pyarrow as pa
@@ -26,6 +26,8 @@ from gristmill.core.records.run_location import PLAN, find_run
 from gristmill.core.records.run_record_store import RecordStore
 from gristmill.core.task import SHUFFLE_FILE_SUFFIX, digest
 from gristmill.dedup.clusters.cluster_table import CLUSTERS_DIRECTORY as CLUSTERS
+from gristmill.io.formats.decompress import decompress
+from gristmill.io.formats.format_detection import GZIP, ZSTD
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.side_outputs import SCORES_INFO_FILE
 
@@ -294,16 +296,37 @@ def read_input_row(path: str, position: int, options: Mapping[str, Any] | None =
 
 
 def read_output_row(path: str, number: int, options: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A row of an output file, by its number from 1; None where the file is compressed."""
+    """A row of an output file, by its number from 1; None where the format of the file is another one."""
     if path.endswith(".parquet"):
         return _parquet_row(path, number - 1, options)
-    if not path.endswith(".jsonl"):
+    if not _is_jsonl(path):
         return None
     folder, _, name = path.rpartition("/")
     target = OutputDirectory(folder or ".", options)
     with target.open(target.file(name)) as file:
-        line = next(islice(file, number - 1, None), b"")
+        line = next(islice(_lines(path, file), number - 1, None), b"")
     return orjson.loads(line) if line.strip() else None
+
+
+def _is_jsonl(path: str) -> bool:
+    return path.endswith((".jsonl", *(f".jsonl{ending}" for ending in _COMPRESSED)))
+
+
+_COMPRESSED = {".gz": GZIP, ".zst": ZSTD}
+
+
+def _lines(path: str, file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file, decompressed if its name says that it is compressed."""
+    kind = _COMPRESSED.get(posixpath.splitext(path)[1])
+    if kind is None:
+        yield from file
+        return
+    rest = b""
+    for piece in decompress(cast("Any", file), kind, 2**20):
+        *whole, rest = (rest + piece).split(b"\n")
+        yield from whole
+    if rest:
+        yield rest
 
 
 def has_row(path: str, column: str, value: Any, options: Mapping[str, Any]) -> bool | None:
@@ -319,10 +342,11 @@ def has_row(path: str, column: str, value: Any, options: Mapping[str, Any]) -> b
                 return None
             pieces = source.iter_batches(columns=[column])
             return any(str(value) in map(str, piece.column(0).to_pylist()) for piece in pieces)
-        if not path.endswith(".jsonl"):
+        if not _is_jsonl(path):
             return None
         wanted = orjson.dumps(str(value)).strip(b'"')
-        return any(str(orjson.loads(line).get(column)) == str(value) for line in file if wanted in line)
+        lines = (line for line in _lines(path, file) if wanted in line)
+        return any(str(orjson.loads(line).get(column)) == str(value) for line in lines)
 
 
 def _parquet_row(path: str, position: int, options: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _SHARD_MANIFEST = re.compile(r"manifest-[0-9]{5,}-of-[0-9]{5,}\.json")
 SINGLE_FILE = "single_file"
+INDEX_KEY, INDEX_SIZE = "key", "size"
+"""The columns of an index of files (`samples/shard_formats.py`)."""
+
 OLD_MANIFEST = "_manifest.json"
 """The manifest of version 0.1, which was in the output."""
 
@@ -148,11 +151,36 @@ def check_manifest(target: OutputDirectory) -> tuple[dict[str, Any], list[str]]:
             problems.append(f"{name} has {size:,} bytes instead of {entry['bytes']:,}")
         elif problem := target.checksum_problem(target.file(name), upgraded_file_entry(entry).get("checksum", "")):
             problems.append(f"{name} {problem}")
+    problems += [f"{missing} is missing" for entry in manifest["files"] for missing in _missing_members(target, entry)]
     known = {entry["name"] for entry in manifest["files"]}
     extensions = {name.partition(".")[2] for name in known}
     unknown = [name for name in existing - known if name.partition(".")[2] in extensions]
     problems += [f"{name} is not in the manifest" for name in sorted(unknown)]
     return manifest, problems
+
+
+def folder_of_index(name: str) -> str:
+    """The folder whose files a Parquet file may list: images or recordings that are written as files."""
+    return name.removesuffix(".parquet") if name.endswith(".parquet") else ""
+
+
+def _missing_members(target: OutputDirectory, entry: Mapping[str, Any]) -> list[str]:
+    """The files that an index lists and that are not there with their size."""
+    import pyarrow.parquet as pq
+
+    folder = folder_of_index(entry["name"])
+    if not folder or folder not in target.names() or entry["name"] not in target.names():
+        return []
+    with target.open(target.file(entry["name"])) as file:
+        index = pq.ParquetFile(file)
+        if not {INDEX_KEY, INDEX_SIZE} <= set(index.schema_arrow.names):
+            return []
+        listed = index.read([INDEX_KEY, INDEX_SIZE])
+    there: dict[str, set[int]] = {}
+    for name, size in OutputDirectory(target.file(folder), target.storage_options).sizes().items():
+        there.setdefault(f"{folder}/{name.partition('.')[0]}", set()).add(size)
+    pairs = zip(listed[INDEX_KEY].to_pylist(), listed[INDEX_SIZE].to_pylist(), strict=True)
+    return [key for key, size in pairs if size not in there.get(key.partition(".")[0], ())]
 
 
 def _missing_shards(done: list[list[int]]) -> list[str]:

@@ -17,7 +17,7 @@ from gristmill.core.records.run_location import directory_url, find_outputs
 from gristmill.core.records.run_record_store import RecordStore
 from gristmill.core.task import digest
 from gristmill.io.storage.output_directory import OutputDirectory
-from gristmill.io.write.manifest import check_manifest, output_at
+from gristmill.io.write.manifest import check_manifest, folder_of_index, output_at
 
 CARD = "README.md"
 _COPY_BYTES = 2**22
@@ -48,10 +48,17 @@ def verified_output(where: str, options: Mapping[str, Any] | None = None) -> tup
     source = output_at(outputs[0], options)
     manifest, problems = check_manifest(source)
     entries = {entry["name"]: entry for entry in manifest["files"]}
-    broken = [problem for problem in problems if problem.partition(" ")[0] in entries]
+    named = [(problem.partition(" ")[0], problem) for problem in problems]
+    broken = [problem for name, problem in named if name in entries or "/" in name]
     if broken:
         raise InputError(f"{source.url} is not as it was written: {shorten(broken)}. Run it again to repair it")
-    others = sorted(set(source.names()) - set(entries))
+    folders = {folder for name in entries if (folder := folder_of_index(name))} & set(source.names())
+    for folder in sorted(folders):
+        sizes = OutputDirectory(source.file(folder), source.storage_options).sizes()
+        for name in sorted(sizes):
+            checksum = source.checksum(source.file(folder, name))
+            entries[f"{folder}/{name}"] = {"name": f"{folder}/{name}", "bytes": sizes[name], "checksum": checksum}
+    others = sorted(set(source.names()) - set(entries) - folders)
     if others:
         raise InputError(
             f"{source.url} has {shorten(others)}, which its manifest does not list. Only listed files are pushed: "
@@ -71,7 +78,7 @@ def push_files(
     if source.url == target.url:
         raise PlanError(f"{target.url} is the output itself: choose another place to push it to")
     notes = PushNotes(source, target.url)
-    there = target.sizes()
+    there = _sizes(target, entries)
     _refuse_others(target, there, entries, notes.done)
     target.create_directory()
     copied = kept = nbytes = 0
@@ -89,6 +96,15 @@ def push_files(
         notes.forget(name)
     card_notes = _push_card(target, notes, card, CARD in there) if card else ()
     return Pushed(target.url, copied, nbytes, kept, len(gone), card_notes)
+
+
+def _sizes(target: OutputDirectory, entries: Mapping[str, Any]) -> dict[str, int]:
+    """The sizes of the files that are there, also of those in folders of the output."""
+    found = target.sizes()
+    for folder in sorted({name.rpartition("/")[0] for name in entries} - {""}):
+        inside = OutputDirectory(target.file(folder), target.storage_options).sizes()
+        found |= {f"{folder}/{name}": size for name, size in inside.items()}
+    return found
 
 
 class PushNotes:
