@@ -14,6 +14,7 @@ import pyarrow as pa
 from gristmill.core.errors import GristmillError
 from gristmill.core.records.rejected_rows import FILE, PLACE
 from gristmill.interleaved.placeholders import ITEMS_COLUMN
+from gristmill.view.data.film_rows import clip_span, clips_of_film, poster
 from gristmill.view.data.media import FilesNamedByRows, MediaContent, media_in_cell, media_of_items
 from gristmill.view.data.query import ColumnRoles, RowQuery
 from gristmill.view.data.row_access import RowAccess, concat_differing
@@ -23,6 +24,7 @@ from gristmill.view.data.sound_marks import own_segment, sound_marks
 from gristmill.view.data.whatif import JudgedRows, ScoreLimits, ScoreReader
 from gristmill.view.pages import row_duplicates
 from gristmill.view.pages.cell_values import python_rows
+from gristmill.view.pages.film_timeline import film_timeline
 from gristmill.view.pages.html_elements import SafeHtml, element, printable
 from gristmill.view.pages.list_page import ID_COLUMNS, ROWS_PER_PAGE, ListedRow, list_page, progress_text
 from gristmill.view.pages.page_frame import TITLES, page_frame
@@ -40,6 +42,8 @@ SOUND_COLUMNS, MAX_SOUND_SECONDS = 900, 3600.0
 MORE_SECONDS = 0.1
 """How much longer it waits for the counts of all rows, which is enough for a small dataset."""
 
+MAX_SECONDS = 1e6
+
 UrlParameters = Mapping[str, str]
 
 
@@ -55,6 +59,8 @@ class HttpReply:
     kind: str = HTML
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
+    medium: MediaContent | None = None
+    """What is sent in place of the body, some of it at a time."""
 
 
 class PageRoutes:
@@ -73,6 +79,7 @@ class PageRoutes:
             "state": self._state,
             "media": self._media,
             "waveform": self._waveform,
+            "poster": self._poster,
             "text": self._text,
             "whatif": self._whatif,
             "counts": self._whatif_counts,
@@ -206,15 +213,30 @@ class PageRoutes:
         cluster = row_duplicates.cluster_of(self.data, values, ids)
         filters = self.scores.filters()
         scores = self.scores.scores_of_row(_row_key(values)) if filters and _row_key(values) else {}
-        body = row_page(row, query, columns, row.number // ROWS_PER_PAGE + 1, filters, scores, cluster)
+        line = film_timeline(clips_of_film(self.data, values), clip_span(values))
+        body = row_page(row, query, columns, row.number // ROWS_PER_PAGE + 1, filters, scores, cluster, line)
         return self._page("Row", body, query.row_set)
 
     def _media(self, given: UrlParameters) -> HttpReply:
+        medium = self._requested_medium(given)
+        medium.length(self.data.storage_options)  # raises here, where there is a page for it
+        return HttpReply(b"", medium.kind, medium=medium)
+
+    def _requested_medium(self, given: UrlParameters) -> MediaContent:
         row, _, _ = self._requested_row(given)
         medium = row.media.get(given.get("column", "")) or row.items.get(given.get("column", ""))
         if medium is None:
             raise PageNotFound("That column holds no image, audio or video.")
-        return HttpReply(medium.read(self.data.storage_options), medium.kind)
+        return medium
+
+    def _poster(self, given: UrlParameters) -> HttpReply:
+        """A picture of a film at a time."""
+        medium = self._requested_medium(given)
+        seconds = min(max(_integer_or(given.get("ms"), 0), 0) / 1000, MAX_SECONDS)
+        picture = poster(medium, seconds, self.data.storage_options) if medium.family == "video" else None
+        if picture is None:
+            raise PageNotFound("There is no picture of that.")
+        return HttpReply(picture, "image/jpeg")
 
     def _waveform(self, given: UrlParameters) -> HttpReply:
         """A recording as a picture. Its bytes are those of `media`, so it shows nothing else."""

@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from gristmill.core.errors import GristmillError, InputError
+from gristmill.view.data.media import MediaContent
 from gristmill.view.data.row_sets import RunOrDataset
 from gristmill.view.routes import TEXT, HttpReply, PageNotFound, PageRoutes
 
@@ -141,21 +142,24 @@ class _Handler(BaseHTTPRequestHandler):
             return view.routes.failure(500, f"This cannot be shown: {type(error).__name__}: {error}")
 
     def _send(self, reply: HttpReply) -> None:
-        body, status = reply.body, reply.status
+        medium = reply.medium or MediaContent(reply.kind, reply.body)
+        options = self.server.view.routes.data.storage_options
+        size, status = medium.length(options), reply.status
+        start, end = 0, size
         headers = {**HEADERS, **reply.headers, "Content-Type": reply.kind}
         if reply.kind.startswith(("audio/", "video/")):
             headers["Accept-Ranges"] = "bytes"
-            part = _range(self.headers.get("Range"), len(body))
-            if part:
+            if part := _range(self.headers.get("Range"), size):
                 start, end = part
-                headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(body)}"
-                body, status = body[start:end], 206
+                headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
+                status = 206
         self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+        for name, value in {**headers, "Content-Length": str(end - start)}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(body)
+            for piece in medium.pieces(options, start, end):
+                self.wfile.write(piece)
 
     def log_message(self, *_: object) -> None:
         """Addresses hold the secret, and what was searched for: they are not printed."""

@@ -12,20 +12,21 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from gristmill.interleaved.item_columns import TEXT
 from gristmill.io.storage.file_input import GLOB_CHARACTERS, file_system
 
-MAX_MEDIA_BYTES = 256 * 2**20
+MAX_MEDIA_BYTES, PIECE_BYTES = 256 * 2**20, 2**20
 MAGIC_BYTES = 32
 _WEB = frozenset(("http", "https", "ftp"))
 
 MEDIA_SUFFIXES = (
     *(".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".avif"),
-    *(".wav", ".mp3", ".flac", ".ogg", ".opus", ".m4a", ".aac", ".mp4", ".webm"),
+    *(".wav", ".mp3", ".flac", ".ogg", ".opus", ".m4a", ".aac"),
+    *(".mp4", ".webm", ".mov", ".m4v", ".mkv", ".avi", ".ts"),
 )
 """A text that ends like this may be the path of a file."""
 
@@ -52,7 +53,7 @@ def content_type(head: bytes) -> str | None:
         if head.startswith(magic):
             return kind
     if head[:4] == b"RIFF":
-        return {b"WEBP": "image/webp", b"WAVE": "audio/wav"}.get(head[8:12])
+        return {b"WEBP": "image/webp", b"WAVE": "audio/wav", b"AVI ": "video/x-msvideo"}.get(head[8:12])
     if head[:2] == b"BM" and head[6:10] == b"\0\0\0\0":
         return "image/bmp"
     if head[4:8] == b"ftyp":
@@ -77,15 +78,30 @@ class MediaContent:
         return self.kind.partition("/")[0]
 
     def read(self, storage_options: Mapping[str, Any]) -> bytes:
+        """All bytes, up to a limit."""
+        return b"".join(self.pieces(storage_options, 0, min(self.length(storage_options), MAX_MEDIA_BYTES)))
+
+    def length(self, storage_options: Mapping[str, Any]) -> int:
+        """How many bytes there are."""
         if self.content is not None:
-            return self.content
+            return len(self.content)
         assert self.path is not None
         system, path = file_system(self.path, storage_options)
-        most = MAX_MEDIA_BYTES if self.size is None else min(self.size, MAX_MEDIA_BYTES)
+        there = max(int(system.info(path)["size"]) - self.offset, 0)
+        return there if self.size is None else min(self.size, there)
+
+    def pieces(self, storage_options: Mapping[str, Any], start: int, end: int) -> Iterator[bytes]:
+        """The bytes from `start` up to, but without, `end`, some at a time."""
+        if self.content is not None:
+            yield self.content[start:end]
+            return
+        assert self.path is not None
+        system, path = file_system(self.path, storage_options)
         with system.open(path, "rb") as file:
-            file.seek(self.offset)
-            found: bytes = file.read(most)
-        return found
+            file.seek(self.offset + start)
+            while start < end and (piece := file.read(min(PIECE_BYTES, end - start))):
+                start += len(piece)
+                yield piece
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 from gristmill.core.arrow.table_conversion import POSITION
 from gristmill.core.records.rejected_rows import FILTER, LIMIT, SCORE, STAGE, THRESHOLD
 from gristmill.report.drop_sentence import rejected_sentence
+from gristmill.view.data.film_rows import SOURCE, clip_span
 from gristmill.view.data.media import MediaContent
 from gristmill.view.data.query import LENGTH, ColumnRoles, RowQuery
 from gristmill.view.data.row_scan import RowScan
@@ -22,7 +23,9 @@ from gristmill.view.pages.page_frame import TITLES, form_field, select_options
 MAX_CHIPS = 8
 MAX_ITEMS = 6
 """Pictures of a document in a list of rows."""
-ID_COLUMNS = ("id", "doc_id", "document_id", "_id", "uid", "uuid", "url", "quarantined_id")
+ID_COLUMNS = (
+    "id", "doc_id", "document_id", "_id", "uid", "uuid", "url", "quarantined_id", "clip_id", "video_id",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -294,9 +297,19 @@ def medium_element(row: ListedRow, query: RowQuery, name: str, medium: MediaCont
     if medium.family == "image":
         return element("img", src=address, alt=f"image in column {name}", loading="lazy")
     label = f"{medium.family} in column {name}"
-    segment = (
-        own_segment(row.values) if medium.family == "audio" and not isinstance(row.values.get(name), bytes) else None
-    )
-    if segment is not None:
-        address += f"#t={segment[0]:.3f},{segment[1]:.3f}"  # a player begins and ends there
-    return element(medium.family, src=address, controls=True, preload="metadata", aria_label=label)
+    if medium.family == "audio":
+        segment = None if isinstance(row.values.get(name), bytes) else own_segment(row.values)
+        if segment is not None:
+            address += f"#t={segment[0]:.3f},{segment[1]:.3f}"  # a player begins and ends there
+        return element("audio", src=address, controls=True, preload="metadata", aria_label=label)
+    return _film_element(row, query, name, address, label)
+
+
+def _film_element(row: ListedRow, query: RowQuery, name: str, address: str, label: str) -> SafeHtml:
+    """A player. Of a row that is a clip of the film in its column `source`, it plays that clip."""
+    span = clip_span(row.values) if name == SOURCE else None
+    start, end = span or (0.0, 0.0)
+    middle = int(500 * (start + end))
+    still = f"poster?{query.address(file=row.source, at=position_of(row.values), column=name, ms=middle)}"
+    part = f"#t={start:.3f},{end:.3f}" if span else ""
+    return element("video", src=f"{address}{part}", poster=still, controls=True, preload="none", aria_label=label)

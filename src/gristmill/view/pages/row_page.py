@@ -33,6 +33,7 @@ def row_page(
     filters: Sequence[ScoredFilter],
     scores: Mapping[str, Any],
     cluster: DuplicateCluster | None,
+    timeline: SafeHtml = SafeHtml(""),  # noqa: B008  a constant
 ) -> SafeHtml:
     values = row.values
     title = row_name(values) or f"Row {row.number + 1:,}"
@@ -42,6 +43,7 @@ def row_page(
         element("h2", format_value(title, 200)),
         _outcome(values, query.row_set),
         media(row, query, large=True),
+        timeline,
         _text(text, row, query) if isinstance(text, str) else "",
         _duplicates(text if isinstance(text, str) else "", cluster, columns.text),
         _scores(filters, scores),
