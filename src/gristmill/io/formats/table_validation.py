@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
-from gristmill.core.arrow.table_conversion import POSITION
+from gristmill.core.arrow.table_conversion import POSITION, without_views
 from gristmill.io.formats.line_blocks import MAX_LINE_BYTES
 from gristmill.io.storage.file_input import MAX_RAW_BYTES, BadRecord, check_column_names
 
@@ -38,6 +38,7 @@ def without_bad_records(table: pa.Table, bad: Sequence[BadRecord]) -> pa.Table:
     if not bad:
         return table
     lost = {record.position for record in bad}
+    table = without_views(table)  # Arrow cannot filter those
     return table.filter(make_array([number not in lost for number in table.column(POSITION).to_pylist()], pa.bool_()))
 
 
