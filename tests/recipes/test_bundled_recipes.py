@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -10,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gristmill.cli.main import app
+from tests.interleaved.interleaved_fixtures import mint_files, smooth_picture, tar_bytes
 
 ENGLISH = (
     "The miller rose before the sun and walked down to the stream, where the wheel had stood still since autumn. "
@@ -27,6 +29,7 @@ CHINESE = (
 )
 CODE = """# Grinds grain: how much flour a sack gives, and how long that takes.
 RATE = 12.5
+from tests.interleaved.interleaved_fixtures import mint_files, smooth_picture, tar_bytes
 
 
 def flour(sacks, share=0.75):
@@ -96,6 +99,26 @@ def test_a_recipe_keeps_and_drops_what_it_should(
     if name == "code":
         assert "ghp_" not in rows["module"]["text"]
         assert rows["module"]["comments"] > 0.1
+
+
+def test_the_recipe_for_interleaved_documents_keeps_good_ones_with_their_pictures(tmp_path: Path) -> None:
+    words = "The mill by the river has ground the corn of the village for three hundred years, and it still turns."
+    good = {**mint_files("good", [words, None, "And this is its wheel."], [None, "good.0.png", None])}
+    copy = mint_files("copy", [words, None, "And this is its wheel."], [None, "copy.0.png", None])
+    blurred = mint_files("blurred", [f"{words} Nobody knows who built it.", None], [None, "blurred.0.png"])
+    blurred["blurred.0.png"] = smooth_picture()
+    short = mint_files("short", ["A mill.", None], [None, "short.0.png"])
+    many = mint_files("many", [words, *[None] * 12], [None, *[f"many.{at}.png" for at in range(12)]])
+    (tmp_path / "in.tar").write_bytes(tar_bytes({**good, **copy, **blurred, **short, **many}))
+    settings = [f"input={tmp_path / 'in.tar'}", f"output={tmp_path / 'out'}"]
+    command = ["run", "interleaved", "--workers", "0", *(part for one in settings for part in ("--set", one))]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    [tar] = (tmp_path / "out").glob("*.tar")
+    with tarfile.open(tar) as archive:
+        assert archive.getnames() == ["good.json", "good.0.png"]
+        [_, image] = archive.getmembers()
+        assert archive.extractfile(image).read() == good["good.0.png"]  # type: ignore[union-attr]
 
 
 def test_the_recipe_for_images_keeps_one_of_each_and_none_that_is_tiny_or_blank(tmp_path: Path) -> None:

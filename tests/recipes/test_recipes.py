@@ -19,6 +19,7 @@ from gristmill.recipes.stage_catalogue import PACKAGES, known
 from gristmill.samples.filters import SampleFilter
 from gristmill.text import DocumentFilter, DocumentModifier, UnicodeReformatter, WordCountFilter
 from tests.download.warc_fixtures import english, write_warc
+from tests.interleaved.interleaved_fixtures import write_mint
 from tests.recipes.test_pipeline_to_recipe import again
 from tests.recipes.user_stages import MakeDocuments, TwoTags
 
@@ -345,6 +346,8 @@ def test_bundled_recipes_run(name: str, tmp_path: Path) -> None:
                 tar.add(examples / "images" / "photos" / photo, photo)
     if name.startswith("video"):
         demo = examples / "video" / "film" / "big_buck_bunny.mp4"
+    if name == "interleaved":
+        demo = write_mint(tmp_path / "shards")
     if name == "common-crawl":
         demo = write_warc(
             tmp_path / "pages.warc.gz", [(f"https://mill.example/{n}", english(n, 9), "text/html") for n in range(3)]
