@@ -175,5 +175,16 @@ def test_links_to_files_lead_somewhere(document: Path) -> None:
     assert [link for link in links if not (document.parent / link).exists()] == []
 
 
+@pytest.mark.parametrize("document", [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name)
+def test_files_that_are_named_are_there(document: Path) -> None:
+    """Below the source, or from the top."""
+    named = set(re.findall(r"`([\w./-]+/[\w-]+\.(?:py|c|md|toml))`", document.read_text()))
+    assert [
+        path
+        for path in named
+        if "/x." not in f"/{path}" and not ((ROOT / path).exists() or (ROOT / "src" / "gristmill" / path).exists())
+    ] == []
+
+
 def test_make_demo_is_the_command_that_is_shown() -> None:
     assert f"$(BIN)/{DEMO}\n" in (ROOT / "Makefile").read_text()

@@ -214,7 +214,7 @@ def test_sources_appear_while_the_run_goes_on(tmp_path):
         look(view, **{"in": "kept"})
         after = json.loads(ask(view, "state?in=kept")[1])
     assert after["found"] == before["found"] + 30
-    assert int(after["shelves"]["kept"]) == int(before["shelves"]["kept"]) + 30
+    assert int(after["row_sets"]["kept"]) == int(before["row_sets"]["kept"]) + 30
 
 
 def test_what_was_set_aside_without_a_run_directory_is_beside_the_output(tmp_path):

@@ -11,7 +11,7 @@ function watch() {
 
   function show(now) {
     document.getElementById("status").textContent = now.status;
-    for (const [name, rows] of Object.entries(now.shelves)) {
+    for (const [name, rows] of Object.entries(now.row_sets)) {
       for (const place of document.querySelectorAll(`[data-count="${name}"]`)) place.textContent = rows;
     }
     for (const name of ["stage", "rule", "language"]) fill(document.getElementById(name), now[name]);

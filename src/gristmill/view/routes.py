@@ -179,7 +179,7 @@ class PageRoutes:
             "rows": 0
             if scan.query.sort and not scan.done
             else max(min(scan.found - (page - 1) * ROWS_PER_PAGE, ROWS_PER_PAGE), 0),
-            "shelves": {
+            "row_sets": {
                 name: f"{row_set.rows:,}" for name, row_set in self.data.row_sets().items() if row_set.rows is not None
             },
             "stage": [pair for pair in scan.count_by(0) if pair[0]] if columns.stage else None,
