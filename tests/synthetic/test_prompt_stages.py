@@ -75,7 +75,7 @@ def test_a_prompt_of_another_tool(asked: Any, run: Any) -> None:
 
 
 def test_rewriting_replaces_only_what_is_chosen(asked: Any, run: Any) -> None:
-    stage = RewriteStage(**asked, select={"bucket": ["low"]}, min_length_ratio=None)
+    stage = RewriteStage(**asked, select={"bucket": ["low"]}, min_length_ratio=None, keep_cut=True)
     first, blank, high = run(stage, ROWS)
     assert first["text"] != WHEAT
     assert first["original_text"] == WHEAT
@@ -89,6 +89,7 @@ def test_what_is_no_use_is_not_taken_and_nothing_is_lost(asked: Any, run: Any) -
     assert [row["text"] for row in rows] == [row["text"] for row in ROWS]
     assert "of the source's length, less than 0.9" in rows[0]["rewrite_problem"]
     assert rows[0]["synthetic_model"] is None
+    assert run(RewriteStage(**asked, min_length_ratio=None), ROWS)[0]["rewrite_problem"] == "it was cut at max_tokens"
     failing = {**asked, "client": FailingClient()}
     rows = run(RewriteStage(**failing), ROWS)
     assert [row["text"] for row in rows] == [row["text"] for row in ROWS]
@@ -101,12 +102,12 @@ class FailingClient:
 
 
 def test_rewriting_can_add_rows(asked: Any, run: Any) -> None:
-    rows = run(RewriteStage(**asked, output="append", min_length_ratio=None), ROWS)
+    rows = run(RewriteStage(**asked, output="append", min_length_ratio=None, keep_cut=True), ROWS)
     assert [row["id"] for row in rows] == ["a", "a", "b", "c", "c"]
     assert rows[0]["text"] == WHEAT
     assert rows[1]["text"] != WHEAT
     assert [row["synthetic_source"] for row in rows] == [None, "a", None, None, "c"]
-    [one, *_] = run(RewriteStage(**asked, output="column", min_length_ratio=None), ROWS)
+    [one, *_] = run(RewriteStage(**asked, output="column", min_length_ratio=None, keep_cut=True), ROWS)
     assert one["text"] == WHEAT
     assert one["rewritten"]
 

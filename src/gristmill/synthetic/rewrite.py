@@ -17,6 +17,7 @@ from gristmill.models.llm.llm_request import Answer, FailedRequest
 from gristmill.models.llm.spending import Budget
 from gristmill.samples.batch import DocumentBatch
 from gristmill.synthetic.answer_checks import problem_with, strip_opening
+from gristmill.synthetic.before_after import BeforeAfterSamples
 from gristmill.synthetic.lineage_columns import add_lineage, lineage_names, row_names
 from gristmill.synthetic.prompt_stage import PromptStage
 
@@ -34,8 +35,8 @@ class RewriteStage(PromptStage):
     `output="replace"` puts the new text into `input_field` and the old one into `original_text`; `"append"` adds a row
     with the new text after that of the old one; `"column"` puts it into `output_field`. With
     `select={"bucket": ["low"]}` only those rows are rewritten. A new text must have between `min_length_ratio` and
-    `max_length_ratio` of the old one's length, and be no refusal and no loop; otherwise the row stays as it is, with
-    the reason in `rewrite_problem`.
+    `max_length_ratio` of the old one's length, be no refusal and no loop, and not be cut at `max_tokens` (unless
+    `keep_cut`); otherwise the row stays as it is, with the reason in `rewrite_problem`.
     """
 
     _prompt_name: ClassVar[str] = "rewrite"
@@ -54,6 +55,7 @@ class RewriteStage(PromptStage):
         select: Mapping[str, Sequence[Any]] | None = None,
         min_length_ratio: float | None = 0.2,
         max_length_ratio: float | None = 4.0,
+        keep_cut: bool = False,
         lineage: str | None = "synthetic",
         cache: str | None = None,
         cache_options: Mapping[str, Any] | None = None,
@@ -77,7 +79,9 @@ class RewriteStage(PromptStage):
         )
         if output not in OUTPUTS:
             raise ValueError(f"RewriteStage: output is {output!r}, must be one of {', '.join(OUTPUTS)}")
-        self.output, self.min_length_ratio, self.max_length_ratio = output, min_length_ratio, max_length_ratio
+        self._samples: BeforeAfterSamples | None = None
+        self.output, self.keep_cut = output, keep_cut
+        self.min_length_ratio, self.max_length_ratio = min_length_ratio, max_length_ratio
 
     def outputs(self) -> tuple[list[str], Columns]:
         own = {"replace": [self.input_field, ORIGINAL], "append": [self.input_field], "column": [self.output_field]}
@@ -95,8 +99,22 @@ class RewriteStage(PromptStage):
             outcome if text is not None and isinstance(outcome, Answer) else None
             for outcome, text in zip(outcomes, texts, strict=True)
         ]
+        self._keep_samples(row_names(task), documents, texts)
         task = add_lineage(task, self.lineage, self._prompt, requests, answers, row_names(task))
         return self._with_texts(task, documents, texts)
+
+    def _keep_samples(
+        self, names: Sequence[str | None], documents: Sequence[str | None], texts: Sequence[str | None]
+    ) -> None:
+        url, options, _ = self._records
+        if not url or self._dry is not None:
+            return
+        if self._samples is None:
+            self._samples = BeforeAfterSamples(self.name, url, options)
+        self._samples.add(names, documents, texts)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_samples": None}
 
     def _judged(self, outcome: Answer | FailedRequest | None, document: str) -> tuple[str | None, str | None]:
         """The new text, and what is wrong with it."""
@@ -107,6 +125,8 @@ class RewriteStage(PromptStage):
             return None, outcome.reason
         text = strip_opening(outcome.text)
         problem = problem_with(text, document, self.min_length_ratio, self.max_length_ratio)
+        if problem is None and outcome.is_cut and not self.keep_cut:
+            problem = "it was cut at max_tokens"
         if problem is not None:
             self.count("not_rewritten")
         return (text, None) if problem is None else (None, problem)

@@ -92,7 +92,8 @@ class LLMSession:
             self.store.refresh()
         found: dict[str, Outcome] = dict(self.store.get_many(distinct)) if self.store is not None else {}
         missing = deque(request for key, request in distinct.items() if key not in found)
-        self.count("cached_answers", len(found))
+        if found:
+            self.count("cached_answers", len(found))
         checked = deque(request for key, request in distinct.items() if key in found and request.schema is not None)
         try:
             await self._work_off(missing, found, self._answered)

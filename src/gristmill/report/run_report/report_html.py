@@ -21,7 +21,19 @@ Facts = Mapping[str, Any]
 def report_page(facts: Facts) -> str:
     """The whole file."""
     style = files("gristmill.report").joinpath("page.css").read_text("utf-8")
-    sections = (_header, _funnel, _scores, _data, _duplicates, _quarantine, _workers, _table, _predicted, _plan)
+    sections = (
+        _header,
+        _funnel,
+        _scores,
+        _data,
+        _rewritten,
+        _duplicates,
+        _quarantine,
+        _workers,
+        _table,
+        _predicted,
+        _plan,
+    )
     body = "".join(section(facts) for section in sections)
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -202,6 +214,17 @@ def _sources(facts: Facts) -> str:
     more = found["count"] - len(before)
     rest = f"<p class=quiet>and {more:,} more</p>" if more > 0 else ""
     return f"<h3>{title}</h3>{charts.before_after_bars(before, after)}{rest}"
+
+
+def _rewritten(facts: Facts) -> str:
+    """Texts before and after a model has rewritten them, side by side."""
+    pairs = "".join(
+        f"<div class=card><small>{escape(str(pair['stage']))} · {escape(str(pair['source'] or ''))}</small>"
+        f"<div class=pair><div class='row dropped'><small>before</small><pre>{escape(str(pair['before']))}</pre></div>"
+        f"<div class='row kept'><small>after</small><pre>{escape(str(pair['after']))}</pre></div></div></div>"
+        for pair in facts.get("rewritten") or ()
+    )
+    return _section("Before and after", f"<div class=pairs>{pairs}</div>" if pairs else "")
 
 
 def _duplicates(facts: Facts) -> str:

@@ -22,6 +22,7 @@ from gristmill.report.run_report import provenance
 from gristmill.report.run_report.drop_counts import label_counts, rule_counts
 from gristmill.report.run_report.duplicate_clusters import duplicate_clusters
 from gristmill.report.run_report.score_histogram import build_histogram, limits_in_threshold
+from gristmill.synthetic.before_after import read_samples
 
 if TYPE_CHECKING:
     from gristmill.core.executor import Progress
@@ -123,6 +124,7 @@ def _facts_of_run_directory(run: Run, facts: Mapping[str, Any]) -> dict[str, Any
     return {
         "sources": provenance.rows_by_source(records, first, last, facts["rows_in"] - facts["quarantined"]),
         "duplicates": duplicate_clusters(records),
+        "rewritten": read_samples(records.store),
         "predicted": provenance.estimate_and_actual(run.store, actual),
     }
 
