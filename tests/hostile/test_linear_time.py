@@ -19,6 +19,9 @@ GROWTH = 16
 MOST_GROWTH = 4 * GROWTH
 """How much longer it may take. Caches, garbage and other processes add to what is in proportion."""
 
+LONG_S = 3.0
+"""What takes longer than this is not tried with a text that is longer still."""
+
 TOO_SHORT_S = 0.03
 """Below this, time says nothing; a text is made longer then."""
 
@@ -47,7 +50,11 @@ def growth(call: Call, pattern: Pattern, sizes: tuple[int, int]) -> tuple[float,
     short = pattern(size // GROWTH)
     quotient = took / seconds(lambda: call(short), 5)
     if quotient > MOST_GROWTH:  # was it the function, or was it the machine?
-        quotient = seconds(lambda: call(text), 3) / seconds(lambda: call(short), 9)
+        took = seconds(lambda: call(text), 3)
+        quotient = took / seconds(lambda: call(short), 9)
+    if quotient > MOST_GROWTH and took < LONG_S:  # memory beyond the caches costs more, but not again and again
+        longer = pattern(4 * size)
+        quotient = min(quotient, MOST_GROWTH * seconds(lambda: call(longer), 2) / took / 8)
     return quotient, size
 
 

@@ -44,8 +44,8 @@ _ARGUMENTS: dict[str, Any] = {
 }
 """What is given for parameters that have no default."""
 
-_PATTERNS = {"LineRemover", "RegexFilter"}
-"""Their time is that of the expressions they are given."""
+_PATTERNS = {"LineRemover", "RegexFilter", "ClassifierFilter"}
+"""Their time is that of the expressions, or of the model, that they are given."""
 
 _ALWAYS = {"UrlBlocklistFilter": {"words": ["bad"], "domains": ["a.example"], "subwords": ["worse"]}}
 """Parameters of which one must be given."""
