@@ -1,4 +1,4 @@
-"""Hostile input, killed runs, executors, and what a run says about documents that it dropped."""
+"""Hostile input, killed runs, and what a run says about documents that it dropped."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ from gristmill.interleaved.item_columns import as_items
 from gristmill.report.whatif import whatif
 from gristmill.report.why import why
 from gristmill.text import Modify, ScoreFilter, WordCountFilter
-from tests.conformance.executor_params import make, params
 from tests.interleaved.interleaved_fixtures import mint_files, picture, rows, run, tar_bytes, write_mint
 
 
@@ -186,19 +185,6 @@ def curated(source: str, target: Path, executor: Any, blocksize: int | None = No
         ]
         Pipeline(name, stages=stages).run(executor, run_dir=f"{target}/{name}.run")
     return {path.name: path.read_bytes() for folder in ("rows", "tars") for path in (target / folder).glob("*.*")}
-
-
-@pytest.fixture
-def executor(request: pytest.FixtureRequest) -> Any:
-    return make(request)
-
-
-@pytest.mark.parametrize("executor", params("local-2"), indirect=True)
-def test_the_same_bytes_on_every_executor(tmp_path: Path, executor: Any) -> None:
-    source = str(write_mint(tmp_path / "mint", documents=16, per_tar=8))
-    here = curated(source, tmp_path / "here", LocalExecutor(num_workers=0))
-    assert len(here) == 6
-    assert curated(source, tmp_path / "there", executor, 9_000) == here
 
 
 CODE = """
