@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 
+from gristmill import LocalExecutor
 from gristmill.core.errors import ColumnError, PlanError
 from gristmill.recipes import load_recipe
 from gristmill.synthetic import (
@@ -226,3 +228,15 @@ def test_a_recipe(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     again = load_recipe("again.yaml").build().stages[1]
     assert isinstance(again, RewriteStage)
     assert (again._config, again._client.max_concurrent_requests) == (GenerationConfig(temperature=0.5), 64)
+
+
+def test_the_bundled_recipe(tmp_path: Any, llm_server: str) -> None:
+    (tmp_path / "in.jsonl").write_text("".join(orjson.dumps(row).decode() + "\n" for row in ROWS))
+    variables = {"input": str(tmp_path / "in.jsonl"), "output": str(tmp_path / "out"), "url": llm_server}
+    recipe = load_recipe("rewrite", {**variables, "model": "smollm2", "max_tokens": 8})
+    recipe.build().run(LocalExecutor(num_workers=0))
+    [file] = (tmp_path / "out").glob("*.jsonl")
+    rows = [orjson.loads(line) for line in file.read_bytes().splitlines()]
+    assert [row["text"] for row in rows] == [row["text"] for row in ROWS]
+    assert rows[0]["rewrite_problem"], "8 tokens are not enough"
+    assert rows[2]["rewrite_problem"] is None
