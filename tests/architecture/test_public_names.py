@@ -34,6 +34,7 @@ INNER_TEXT_STAGES = {
     "FileReader",
     "JsonlReaderStage",
     "LabelStage",
+    "LlamaGuardStage",
     "ListBlendFiles",
     "ParquetReaderStage",
     "PublishedClassifier",

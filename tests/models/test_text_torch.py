@@ -15,12 +15,24 @@ from gristmill.models.model_loader import Device
 from gristmill.models.text.text_encoder import load_states_model
 from gristmill.samples.batch import DocumentBatch
 from gristmill.text import (
+    AegisClassifier,
     DistributedDataClassifier,
     FineWebEduClassifier,
+    InstructionDataGuardClassifier,
+    PerplexityFilter,
     PromptTaskComplexityClassifier,
     QualityClassifier,
 )
-from tests.models.text_fixtures import BERT, DEBERTA, VOCABULARY, linear, texts, write_encoder
+from tests.models.text_fixtures import (
+    BERT,
+    DEBERTA,
+    VOCABULARY,
+    linear,
+    texts,
+    write_encoder,
+    write_safetensors,
+    write_tokenizer,
+)
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")]
 torch = pytest.importorskip("torch")
@@ -177,3 +189,82 @@ def test_the_classifier_of_prompts_has_eight_heads(tmp_path: Path) -> None:
             "contextual_knowledge": 0.05, "number_of_few_shots": 0.05,
         }  # fmt: skip
         assert row["prompt_complexity_score"] == pytest.approx(sum(shares[k] * row[k] for k in shares), abs=1e-4)
+
+
+def write_language_model(folder: Path, seed: int = 0) -> Any:
+    """A small Llama with random weights."""
+    config = transformers.LlamaConfig(
+        vocab_size=len(VOCABULARY), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=48, max_position_embeddings=512, pad_token_id=0, bos_token_id=2, eos_token_id=3,
+    )  # fmt: skip
+    torch.manual_seed(seed)
+    model = transformers.LlamaForCausalLM(config).eval()
+    model.save_pretrained(folder)
+    write_tokenizer(folder)
+    return model
+
+
+def test_perplexity_is_the_loss_of_transformers(tmp_path: Path) -> None:
+    model = write_language_model(tmp_path)
+    documents = ["the cat and the dog", "human rights are equal", "a", ""]
+    found = PerplexityFilter(tmp_path).score_batch(pa.array([*documents, None])).to_pylist()
+    for document, score in zip(documents, found, strict=False):
+        ids = tokens(tmp_path, document)
+        with torch.no_grad():
+            expected = float(model(input_ids=ids, labels=ids).loss.exp())
+        assert score == pytest.approx(expected, rel=1e-4)
+    assert found[-1] == found[-2]
+
+
+def write_adapter(folder: Path, base: Any) -> dict[str, Any]:
+    folder.mkdir()
+    torch.manual_seed(1)
+    layer = "model.layers.1.self_attn.q_proj"
+    down, up = torch.randn(4, 32), torch.randn(32, 4)
+    name = f"base_model.model.{layer}.lora_"
+    write_safetensors(
+        folder / "adapter_model.safetensors", {f"{name}A.weight": down.numpy(), f"{name}B.weight": up.numpy()}
+    )
+    (folder / "adapter_config.json").write_text('{"r": 4, "lora_alpha": 8}')
+    with torch.no_grad():
+        dict(base.named_modules())[layer].weight += 2 * up @ down
+    return {"base_model": folder.parent / "base", "aegis_variant": folder}
+
+
+def test_aegis_asks_the_merged_model(tmp_path: Path) -> None:
+    base = write_language_model(tmp_path / "base")
+    parts = write_adapter(tmp_path / "adapter", base)
+    (tmp_path / "prompt.txt").write_text("the cat {text} free")
+    documents = ["human rights", "a dog " * 30]
+    stage = AegisClassifier(**parts, keep_raw_output=True, prompt_path=tmp_path / "prompt.txt", max_chars=12)
+    table = run(stage, documents)
+    tool = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "base" / "tokenizer.json"))
+    for document, row in zip(documents, table.to_pylist(), strict=True):
+        ids = tokens(tmp_path / "base", f"the cat {document[:12]} free")
+        with torch.no_grad():
+            answer = base.generate(ids, max_new_tokens=100, do_sample=False, pad_token_id=0)[0, ids.shape[1] :]
+        assert row["_aegis_raw_pred"] == tool.decode(answer, skip_special_tokens=True)
+        assert row["aegis_pred"] == "unknown"
+        assert row["text"] == document
+
+
+def test_the_guard_of_instructions_reads_the_last_hidden_state(tmp_path: Path) -> None:
+    base = write_language_model(tmp_path / "base")
+    parts = write_adapter(tmp_path / "adapter", base)
+    draw = np.random.default_rng(2)
+    sizes = {"input_layer": (32, 32), "hidden_layer_0": (20, 32), "hidden_layer_1": (9, 20), "hidden_layer_2": (1, 9)}
+    weights = {f"{name}.weight": draw.normal(size=size).astype(np.float32) for name, size in sizes.items()}
+    weights |= {f"{name}.bias": draw.normal(size=size[0]).astype(np.float32) for name, size in sizes.items()}
+    (tmp_path / "guard").mkdir()
+    write_safetensors(tmp_path / "guard" / "model.safetensors", weights)
+    documents = texts(6, seed=3)
+    table = run(InstructionDataGuardClassifier(**parts, guard_model=tmp_path / "guard"), documents)
+    for document, row in zip(documents, table.to_pylist(), strict=True):
+        with torch.no_grad():
+            ids = tokens(tmp_path / "base", document)
+            x = torch.nn.functional.normalize(base(ids, output_hidden_states=True).hidden_states[-1][0, -1], dim=-1)
+            for number, name in enumerate(sizes):
+                x = torch.from_numpy(weights[f"{name}.weight"]) @ x + torch.from_numpy(weights[f"{name}.bias"])
+                x = torch.relu(x) if number < 3 else torch.sigmoid(x)
+        assert row["instruction_data_guard_poisoning_score"] == pytest.approx(float(x), abs=1e-4)
+        assert row["is_poisoned"] == (float(x) >= 0.5)

@@ -12,17 +12,21 @@ from gristmill.core.lazy_imports import lazy
 if TYPE_CHECKING:
     from gristmill.core.deciding_stage import Rule as Rule
     from gristmill.text.blend import Blend as Blend
+    from gristmill.text.classifiers.aegis import AegisClassifier as AegisClassifier
+    from gristmill.text.classifiers.aegis import InstructionDataGuardClassifier as InstructionDataGuardClassifier
     from gristmill.text.classifiers.distributed_data import ContentTypeClassifier as ContentTypeClassifier
     from gristmill.text.classifiers.distributed_data import DistributedDataClassifier as DistributedDataClassifier
     from gristmill.text.classifiers.distributed_data import DomainClassifier as DomainClassifier
     from gristmill.text.classifiers.distributed_data import MultilingualDomainClassifier as MultilingualDomainClassifier
     from gristmill.text.classifiers.distributed_data import QualityClassifier as QualityClassifier
+    from gristmill.text.classifiers.distributed_data import ToxicityClassifier as ToxicityClassifier
     from gristmill.text.classifiers.fineweb_edu import FineWebEduClassifier as FineWebEduClassifier
     from gristmill.text.classifiers.fineweb_edu import FineWebMixtralEduClassifier as FineWebMixtralEduClassifier
     from gristmill.text.classifiers.fineweb_edu import FineWebNemotronEduClassifier as FineWebNemotronEduClassifier
     from gristmill.text.classifiers.prompt_complexity import (
         PromptTaskComplexityClassifier as PromptTaskComplexityClassifier,
     )
+    from gristmill.text.classifiers.quality_buckets import QualityBuckets as QualityBuckets
     from gristmill.text.classifiers.text_model_stage import TokenizerStage as TokenizerStage
     from gristmill.text.classifiers.train_classifier import train_classifier as train_classifier
     from gristmill.text.document_filter import DocumentFilter as DocumentFilter
@@ -56,6 +60,7 @@ if TYPE_CHECKING:
     from gristmill.text.filters.pattern_filters import LambdaFilter as LambdaFilter
     from gristmill.text.filters.pattern_filters import RegexFilter as RegexFilter
     from gristmill.text.filters.pattern_filters import SubstringFilter as SubstringFilter
+    from gristmill.text.filters.perplexity import PerplexityFilter as PerplexityFilter
     from gristmill.text.filters.quality_presets import FineWebQualityFilter as FineWebQualityFilter
     from gristmill.text.filters.quality_presets import GopherQualityFilter as GopherQualityFilter
     from gristmill.text.filters.quality_presets import GopherRepetitionFilter as GopherRepetitionFilter

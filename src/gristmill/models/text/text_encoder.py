@@ -126,6 +126,19 @@ def load_states_model(place: Path, device: Device, engine: str = "auto", autocas
     return OnnxText(build_encoder(EncoderWeights.read(place)).SerializeToString(), device)
 
 
+def load_language_model(place: Path, device: Device) -> StatesModel:
+    """A causal model that gives logits: its graph, or its weights in PyTorch."""
+    graph = text_graph(place)
+    if graph is None:
+        from gristmill.models.text.torch_text import LANGUAGE_MODEL, TorchText
+
+        return TorchText(place, device, LANGUAGE_MODEL)
+    model = OnnxText(graph, device)
+    if model.output != "logits":
+        raise InputError(f"{graph} gives {model.output}, not logits: it is not a language model")
+    return model
+
+
 def text_graph(place: Path) -> Path | None:
     """The ONNX file of a model of text, if it has one."""
     if place.suffix == ".onnx":

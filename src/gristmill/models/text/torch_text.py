@@ -29,7 +29,8 @@ class TorchText:
         self.threads, self.autocast = device.threads, autocast
         self.device = "cuda" if device.gpu and self.torch.cuda.is_available() else "cpu"
         self.kind = kind
-        self.model = _load(place, kind).to(self.device).eval()
+        half = kind == LANGUAGE_MODEL and self.device == "cuda"
+        self.model = _load(place, kind, "bfloat16" if half else "float32").to(self.device).eval()
 
     def __call__(self, ids: Array, mask: Array) -> Array:
         """The last hidden states, or the logits: (rows, length, width)."""
@@ -53,6 +54,24 @@ class TorchText:
         new: Array = found[:, ids.shape[1] :].cpu().numpy()
         return new
 
+    def merge_adapter(self, place: Path) -> None:
+        """Add a LoRA adapter, as `peft` writes it, to the weights."""
+        config, file = read_json(place / "adapter_config.json"), adapter_file(place)
+        scale = float(config["lora_alpha"]) / float(config["r"])
+        weights = read_weights(file)
+        layers = dict(self.model.named_modules())
+        for name, down in weights.items():
+            if ".lora_A." not in name:
+                continue
+            layer = name.removeprefix("base_model.model.").partition(".lora_A")[0]
+            if layer not in layers:
+                raise InputError(f"{file}: the model has no layer {layer!r} for this adapter")
+            up = self.torch.tensor(weights[name.replace("lora_A", "lora_B")])
+            added = (up @ self.torch.tensor(down)) * scale
+            with self.torch.no_grad():
+                own = layers[layer].weight
+                own += added.to(own.dtype).to(own.device)
+
     def _run(self, ids: Array, mask: Array, **options: Any) -> Any:
         self._use_threads()
         with self.torch.inference_mode(), self._precision():
@@ -73,12 +92,20 @@ class TorchText:
             self.torch.set_num_threads(self.threads)
 
 
-def _load(place: Path, kind: str) -> Any:
+def adapter_file(place: Path) -> Path:
+    """The weights of an adapter."""
+    found = [place / name for name in ("adapter_model.safetensors", "adapter_model.bin") if (place / name).is_file()]
+    if not found or not (place / "adapter_config.json").is_file():
+        raise InputError(f"{place} is not an adapter: it has no adapter_config.json with adapter_model.safetensors")
+    return found[0]
+
+
+def _load(place: Path, kind: str, dtype: str) -> Any:
     transformers = require("transformers", "transformers", f"running the model in {place}")
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     loader = transformers.AutoModelForCausalLM if kind == LANGUAGE_MODEL else transformers.AutoModel
-    options = {"local_files_only": True, "trust_remote_code": False, "dtype": "float32"}
+    options = {"local_files_only": True, "trust_remote_code": False, "dtype": dtype}
     try:
         if "model_type" in read_json(place / "config.json"):
             return loader.from_pretrained(str(place), **options)

@@ -171,6 +171,9 @@ class DistributedDataClassifier(LabelStage):
         return columns
 
 
+NOT_TOXIC, TOXIC_FROM = "not_toxic", 0.5
+
+
 class PublishedClassifier(DistributedDataClassifier):
     """A classifier whose model is known: a subclass names it, its column and the limits that its publisher uses."""
 
@@ -257,3 +260,20 @@ class ContentTypeClassifier(PublishedClassifier):
 
     default_model = "nvidia/content-type-classifier-deberta"
     default_label_field, default_max_chars, most_tokens = "content_pred", 6000, 1024
+
+
+class ToxicityClassifier(PublishedClassifier):
+    """The kind of toxicity in English text, or `not_toxic` where no kind has a probability of 0.5, by toxic-bert.
+
+    The column is `toxicity_pred`; `filter_by=["not_toxic"]` drops the rest. `score_field` is a column for the
+    probabilities of all kinds. `model_identifier` is another model with several labels at once.
+    """
+
+    default_model = "unitary/toxic-bert"
+    default_label_field, default_max_chars = "toxicity_pred", 3000
+
+    def _label_columns(self, values: Sequence[Array]) -> dict[str, pa.Array]:
+        columns = super()._label_columns(values)
+        likely = columns[self.label_field].to_pylist()
+        labels = [label if row.max() >= TOXIC_FROM else NOT_TOXIC for label, row in zip(likely, values, strict=True)]
+        return {**columns, self.label_field: make_array(labels, pa.string())}
