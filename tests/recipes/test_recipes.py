@@ -17,11 +17,12 @@ from gristmill.core.errors import RecipeError
 from gristmill.recipes import bundled, catalogue, load_recipe, parse_settings, schema
 from gristmill.recipes.stage_catalogue import PACKAGES, known
 from gristmill.samples.filters import SampleFilter
-from gristmill.text import DocumentFilter, DocumentModifier, UnicodeReformatter, WordCountFilter
+from gristmill.text import DocumentFilter, DocumentModifier, UnicodeReformatter, WordCountFilter, train_classifier
 from tests.download.warc_fixtures import english, write_warc
 from tests.interleaved.interleaved_fixtures import write_mint
 from tests.recipes.test_pipeline_to_recipe import again
 from tests.recipes.user_stages import MakeDocuments, TwoTags
+from tests.text.test_trained_classifiers import write_labelled
 
 MODIFY = "  - Modify: {modifier_fn: UrlRemover}"
 OWN = "tests.recipes.user_stages"
@@ -352,7 +353,11 @@ def test_bundled_recipes_run(name: str, tmp_path: Path) -> None:
         demo = write_warc(
             tmp_path / "pages.warc.gz", [(f"https://mill.example/{n}", english(n, 9), "text/html") for n in range(3)]
         )
-    recipe = load_recipe(name, {"input": str(demo), "output": str(tmp_path / "out")})
+    settings = {"input": str(demo), "output": str(tmp_path / "out")}
+    if name == "quality-buckets":
+        settings["model"] = str(tmp_path / "model")
+        train_classifier(str(write_labelled(tmp_path / "labelled.jsonl")), settings["model"])
+    recipe = load_recipe(name, settings)
     result = recipe.build().run(LocalExecutor(num_workers=0))
     assert recipe.description
     assert result.files() or name == "code"  # web pages are no source files

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from gristmill import LocalExecutor, Pipeline, Resources
@@ -68,8 +69,9 @@ def test_filter_by_drops_other_labels_with_a_reason(place: Path, tmp_path: Path)
     kept = [json.loads(line) for line in next(Path(out).glob("*.jsonl")).read_text().splitlines()]
     assert [row["preds"] for row in kept] == [label for label in everything if label in wanted]
     assert result.rows_read == 60
-    rejected = "".join(path.read_text() for path in (tmp_path / "rejected").rglob("*.jsonl"))
-    assert f"filter_by={wanted!r}" in rejected
+    rejected = pq.read_table(tmp_path / "rejected").to_pylist()
+    assert len(rejected) == 60 - len(kept)
+    assert {row["rejected_threshold"] for row in rejected} == {f"filter_by={wanted!r}"}
 
 
 def test_several_classifiers_share_the_tokens(place: Path, tmp_path: Path) -> None:

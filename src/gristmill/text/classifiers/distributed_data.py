@@ -69,12 +69,6 @@ class LabelStage(TextModelStage, DecidingStage[DocumentBatch]):
         assert self._head is not None, "loaded by setup"
         return encoder.reduce_rows(rows, self._head)
 
-    def process_batch(self, tasks: Sequence[DocumentBatch]) -> list[DocumentBatch]:
-        return [self.apply(*pair) for pair in zip(tasks, self.decide_batch(tasks), strict=True)]
-
-    def process(self, task: DocumentBatch) -> DocumentBatch:
-        return self.process_batch([task])[0]
-
     def apply(self, batch: DocumentBatch, decision: Decision) -> DocumentBatch:
         batch = self._without_used_tokens(batch)
         for name, column in decision.columns.items():
