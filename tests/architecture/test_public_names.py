@@ -28,6 +28,7 @@ NOW = {package: list(importlib.import_module(package).__all__) for package in RE
 
 INNER_TEXT_STAGES = {
     "ArrowReaderStage",
+    "AssignBuckets",
     "CommitMegatron",
     "CsvReaderStage",
     "EducationalValueStage",
