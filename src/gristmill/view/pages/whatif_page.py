@@ -22,7 +22,13 @@ WIDTH, BASE = 640, 160
 
 
 def whatif_page(filters: Sequence[ScoredFilter], judged: JudgedRows | None, chosen: ScoreLimits) -> SafeHtml:
-    intro = element("p", "Move a limit to see how many rows would be kept. Counts come from the recorded scores.")
+    several = element("code", "gristmill whatif RUN --set FILTER.PARAMETER=VALUE --set ...")
+    intro = element(
+        "p",
+        "Move a limit to see how many rows would be kept. Counts come from the recorded scores. For limits of several "
+        "filters at once: ",
+        several,
+    )
     if judged is None:
         known = (
             "The scores of this filter are no numbers: they have no limits to move."
