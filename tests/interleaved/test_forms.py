@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
+from gristmill import LocalExecutor
 from gristmill.interleaved import (
     ChatJsonlReader,
     ChatJsonlWriter,
@@ -19,6 +22,7 @@ from gristmill.interleaved import (
     InterleavedDocumentsWriter,
     InterleavedExplodeStage,
     InterleavedHtmlReader,
+    InterleavedHtmlStage,
     InterleavedImplodeStage,
     InterleavedMaterializeStage,
     InterleavedParquetReader,
@@ -27,6 +31,8 @@ from gristmill.interleaved import (
     InterleavedWebdatasetWriterStage,
 )
 from gristmill.interleaved.item_columns import PLACEHOLDER
+from gristmill.recipes import load_recipe
+from gristmill.text import JsonlReader
 from tests.interleaved.interleaved_fixtures import mint_files, picture, rows, run, tar_bytes, write_mint
 
 READER = {"doc_id", "source", "text", "items", "metadata"}
@@ -241,3 +247,54 @@ def test_names_in_a_tar_are_found_in_each_way(tmp_path: Path) -> None:
     )
     assert [item["ref"]["path"].rpartition("/")[2] for item in first["items"][1:] if item["ref"]] == ["a.tar", "b.jpg"]
     assert [item["bytes"] for item in second["items"]] == [picture(1), picture(2)]
+
+
+def pages_of_tiff() -> bytes:
+    out = io.BytesIO()
+    pages = [Image.open(io.BytesIO(picture(at))) for at in range(3)]
+    pages[0].save(out, "TIFF", save_all=True, append_images=pages[1:])
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_pages_of_a_tiff_are_pictures_of_their_own(packed: bool, tmp_path: Path) -> None:
+    described = json.dumps({"texts": [None, "a", None, None], "images": ["p0", None, "p1", "p2"]}).encode()
+    data = tar_bytes({"d.json": described, "d.tiff": pages_of_tiff()})
+    (tmp_path / ("a.tar.gz" if packed else "a.tar")).write_bytes(gzip.compress(data) if packed else data)
+    [row] = rows(InterleavedWebdatasetReader(str(tmp_path)), InterleavedMaterializeStage())
+    pictures = [item for item in row["items"] if item["kind"] == "image"]
+    assert [item["ref"]["frame"] for item in pictures] == [0, 1, 2]
+    for at, item in enumerate(pictures):
+        with Image.open(io.BytesIO(item["bytes"])) as page, Image.open(io.BytesIO(picture(at))) as wanted:
+            assert getattr(page, "n_frames", 1) == 1
+            assert page.tobytes() == wanted.tobytes()
+
+
+def test_pages_in_a_column_become_documents(tmp_path: Path) -> None:
+    paragraph = (
+        "This is a paragraph of an article with many words that say what there is to be said of the matter. " * 4
+    )
+    html = f"<html><body><p>{paragraph}</p><img src=a.png><p>{paragraph}</p></body></html>"
+    given = [{"url": "https://example.com/x/", "html": html, "lang": "en"}, {"url": "u", "html": html, "lang": "en"}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(one) + "\n" for one in given))
+    first, second = rows(JsonlReader(str(tmp_path)), InterleavedHtmlStage())
+    assert [item["kind"] for item in first["items"]] == ["text", "image", "text"]
+    assert first["items"][1]["ref"]["path"] == "https://example.com/x/a.png"
+    assert (first["doc_id"], first["lang"], "html" in first) == ("https://example.com/x/", "en", False)
+    assert [item["kind"] for item in second["items"]] == ["text", "text"]  # an address that is none
+
+
+def test_a_recipe_gives_filters_to_items(tmp_path: Path) -> None:
+    write_mint(tmp_path / "mint")
+    (tmp_path / "recipe.yaml").write_text(
+        f"""stages:
+  - InterleavedWebdatasetReader: {{file_paths: {tmp_path / "mint"}}}
+  - InterleavedEach: {{filter_obj: {{ImageResolutionFilter: {{min_side: 1000}}}}, on_drop: item}}
+  - InterleavedModify: {{modifier_fn: [{{UrlRemover: {{}}}}, {{LineCleaner: {{}}}}]}}
+  - ChatJsonlWriter: {{path: {tmp_path / "out"}}}
+"""
+    )
+    load_recipe(str(tmp_path / "recipe.yaml")).build().run(LocalExecutor(num_workers=0))
+    lines = [json.loads(line) for path in (tmp_path / "out").glob("*.jsonl") for line in path.read_text().splitlines()]
+    assert len(lines) == 6
+    assert {part["type"] for line in lines for part in line["messages"][0]["content"]} == {"text"}

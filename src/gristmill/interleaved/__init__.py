@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gristmill.interleaved.placeholders import PlaceholderError as PlaceholderError
     from gristmill.interleaved.read import ChatJsonlReader as ChatJsonlReader
     from gristmill.interleaved.read import InterleavedHtmlReader as InterleavedHtmlReader
+    from gristmill.interleaved.read import InterleavedHtmlStage as InterleavedHtmlStage
     from gristmill.interleaved.read import InterleavedParquetReader as InterleavedParquetReader
     from gristmill.interleaved.read import InterleavedPdfReader as InterleavedPdfReader
     from gristmill.interleaved.read import InterleavedWebdatasetReader as InterleavedWebdatasetReader

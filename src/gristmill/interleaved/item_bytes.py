@@ -9,6 +9,7 @@ out of the folders that they may (`allowed_ref`). Nothing here fetches from the 
 
 from __future__ import annotations
 
+import io
 import os
 import posixpath
 from collections import OrderedDict
@@ -21,9 +22,10 @@ from gristmill.core.arrow.array_building import as_one_array, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import POSITION, table_to_rows
 from gristmill.core.batch import SOURCE_FILE
-from gristmill.core.errors import GristmillError
+from gristmill.core.errors import GristmillError, require
 from gristmill.core.stage import Columns, ProcessingStage
 from gristmill.core.task import FileSlice
+from gristmill.image.decode import MAX_PIXELS
 from gristmill.interleaved.batch import InterleavedBatch, as_interleaved
 from gristmill.interleaved.item_columns import (
     TEXT,
@@ -91,7 +93,8 @@ class ItemBytes:
         if ref["member"] is not None and ref["offset"] is None:
             return BadSample(f"{path} has {ref['member']!r} somewhere, and the reference does not say where")
         try:
-            return self._range(path, ref["offset"] or 0, ref["size"])
+            data = self._range(path, ref["offset"] or 0, ref["size"])
+            return data if ref["frame"] is None or isinstance(data, BadSample) else tiff_frame(data, ref["frame"])
         except (OSError, GristmillError, ValueError) as error:
             return BadSample(f"{path} cannot be read: {error}")
 
@@ -116,6 +119,25 @@ class ItemBytes:
             self._open[path] = FileInput(FileSlice(path), self.storage_options).open(read_ahead=False)
         self._open.move_to_end(path)
         return self._open[path]
+
+
+def tiff_frame(data: bytes, number: int) -> bytes | BadSample:
+    """One page of a TIFF, as a TIFF of its own; other pictures as they are."""
+    if data[:4] not in (b"II*\0", b"MM\0*"):
+        return data
+    pillow = require("PIL.Image", "image", "pages of TIFF files")
+    try:
+        with pillow.open(io.BytesIO(data)) as image:
+            image.seek(number)
+            if image.width * image.height > MAX_PIXELS:
+                return BadSample(
+                    f"page {number} has {image.width:,} x {image.height:,} pixels, more than {MAX_PIXELS:,}"
+                )
+            out = io.BytesIO()
+            image.save(out, "TIFF", compression="tiff_deflate")
+            return out.getvalue()
+    except (OSError, EOFError, ValueError, SyntaxError, MemoryError) as error:
+        return BadSample(f"page {number} of a TIFF that cannot be read: {type(error).__name__}: {error}")
 
 
 def bytes_of(items: pa.ListArray, places: Sequence[int], reader: ItemBytes) -> list[bytes | BadSample]:

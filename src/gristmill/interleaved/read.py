@@ -25,8 +25,10 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import as_one_array, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.table_conversion import POSITION, table_to_rows
+from gristmill.core.batch import SOURCE_FILE
 from gristmill.core.errors import InputError
 from gristmill.core.secret_values import hide_in_urls
+from gristmill.core.stage import ProcessingStage
 from gristmill.core.task import FileGroupTask
 from gristmill.download.documents.pdf import PdfError
 from gristmill.interleaved.batch import DOC_ID, METADATA, SOURCE, InterleavedBatch
@@ -63,6 +65,7 @@ from gristmill.io.read.file_listing import Paths
 from gristmill.io.read.file_partitions import BY_LINES, BY_MEMBERS
 from gristmill.io.read.files_reader import QUARANTINE, SKIP, FilesReader
 from gristmill.io.storage.file_input import BadRecord, FileInput, parse_size
+from gristmill.samples.batch import DocumentBatch
 from gristmill.samples.read import ARCHIVE_EXTENSIONS
 
 TEXTS, IMAGES = "texts", "images"
@@ -387,6 +390,51 @@ class InterleavedHtmlReaderStage(InterleavedReaderStage):
         if refused:
             self.count("refused_refs", refused)
         yield Document(name.rpartition(".")[0] or name, 0, items, nbytes=len(data))
+
+
+class InterleavedHtmlStage(ProcessingStage[DocumentBatch, InterleavedBatch]):
+    """Makes interleaved documents of pages in a column, as downloads of the web have them.
+
+    `url_field` has what the addresses of pictures are relative to; pictures without an absolute address are left out,
+    since rows may not name files. Other columns stay. A page that cannot be read goes to quarantine.
+    """
+
+    takes_empty = True
+
+    def __init__(
+        self, html_field: str = "html", url_field: str = "url", id_field: str | None = None, language: str = "ENGLISH"
+    ) -> None:
+        super().__init__()
+        self.html_field, self.url_field, self.id_field, self.language = html_field, url_field, id_field, language
+        self._algorithm = HtmlItems(language)
+
+    def inputs(self) -> tuple[list[str], list[str]]:
+        return ["data"], [self.html_field]
+
+    def outputs(self) -> tuple[list[str], list[str]]:
+        return ["data"], [DOC_ID, TEXT_COLUMN, ITEMS_COLUMN]
+
+    def process(self, task: DocumentBatch) -> InterleavedBatch:
+        found, kept = [], []
+        for at, row in enumerate(table_to_rows(task.data)):
+            try:
+                items = items_of_html(row[self.html_field] or "", self._algorithm, row.get(self.url_field))
+            except BadDocument as error:
+                position = row.pop(POSITION, None)
+                self.set_aside(error, row=row, file=task.metadata.get(SOURCE_FILE), position=position)
+                continue
+            found.append([item for item in items if "ref" not in item or is_web_address(item["ref"]["path"])])
+            kept.append(at)
+        rows = task.take(kept)
+        named = self.id_field or (DOC_ID if DOC_ID in rows.get_columns() else self.url_field)
+        table = rows.data.drop_columns([name for name in (self.html_field, TEXT_COLUMN) if name in rows.get_columns()])
+        for name, column in (
+            (DOC_ID, rows.data.column(named).cast(pa.string())),
+            (ITEMS_COLUMN, build_items(found)),
+        ):
+            at = table.column_names.index(name) if name in table.column_names else -1
+            table = table.append_column(name, column) if at < 0 else table.set_column(at, name, column)
+        return InterleavedBatch(table, dataset_name=task.dataset_name, metadata=dict(task.metadata))
 
 
 # -- what users name ----------------------------------------------------------------------------------------------

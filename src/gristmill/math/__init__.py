@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gristmill.math.chunks import CenterCropTextStage as CenterCropTextStage
     from gristmill.math.chunks import ChunkMergeStage as ChunkMergeStage
     from gristmill.math.chunks import TokenSplitterStage as TokenSplitterStage
+    from gristmill.math.fine_math import FineMathClassifier as FineMathClassifier
     from gristmill.math.llm_cleanup import LLMCleanupStage as LLMCleanupStage
     from gristmill.math.math_extractor import MathContentExtractor as MathContentExtractor
     from gristmill.math.math_extractor import MathExtractStage as MathExtractStage

@@ -24,12 +24,13 @@ from gristmill.core.arrow.table_conversion import POSITION, json_text, table_to_
 from gristmill.interleaved.batch import DOC_ID, METADATA, SOURCE
 from gristmill.interleaved.forms.document_table import Document, parse_object
 from gristmill.interleaved.forms.item_rows import items_of_lists
-from gristmill.interleaved.item_bytes import is_web_address
+from gristmill.interleaved.item_bytes import is_web_address, tiff_frame
 from gristmill.interleaved.item_columns import IMAGE, NAMES, TEXT, BadDocument
 from gristmill.interleaved.placeholders import ITEMS_COLUMN, TEXT_COLUMN
 from gristmill.io.formats.tar import END_OF_ARCHIVE, TarMember, member_header, member_padding, sample_key
 from gristmill.io.write.commit import OutputFormat
 from gristmill.io.write.parquet_format import ParquetFormat, fragment_tables
+from gristmill.samples.batch import BadSample
 from gristmill.samples.shard_formats import split_into_shards, unique_key
 
 if TYPE_CHECKING:
@@ -149,7 +150,8 @@ class MintForm:
             item["ref"] = {"path": self.path, **place}
             item["mime"] = item.get("mime") or mime_of(found.name)
             if found.data is not None:
-                item["bytes"] = found.data
+                data = found.data if frame is None else tiff_frame(found.data, frame)
+                item["bytes"] = None if isinstance(data, BadSample) else data
         return missing
 
 
