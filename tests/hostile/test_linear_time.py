@@ -94,4 +94,8 @@ def test_words_between_marks_take_in_proportion_longer() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_a_megabyte_takes_in_proportion_longer(shard: int) -> None:
-    assert not superlinear(calls()[shard::SHARDS], list(patterns(mixed=60)), (16_384, 2**20))
+    """Each function with an eighth of the patterns, other ones than above."""
+    some, found = list(patterns(mixed=60)), []
+    for number, call in enumerate(calls()[shard::SHARDS]):
+        found += superlinear([call], some[(number + 3) % TURNS :: TURNS], (16_384, 2**20))
+    assert not found
