@@ -42,6 +42,7 @@ from gristmill.view.data.row_sets import RunOrDataset
 from tests.download.test_pdf_docx_epub import docx, epub, pdf
 from tests.download.test_wikipedia import streams
 from tests.download.warc_fixtures import english, write_warc, write_wet
+from tests.fuzz.media_targets import media_targets
 from tests.image.image_fixtures import archive, encoded, samples
 from tests.io.test_line_blocks import zstd
 from tests.models.fasttext_fixtures import Recipe, model_bytes
@@ -264,7 +265,6 @@ def targets() -> list[Target]:
     return [
         Target("jsonl", ".jsonl", _jsonl, _lines),
         Target("jsonl-gz", ".jsonl.gz", partial(_packed, gzip.compress), _lines, framed=True),
-        Target("jsonl-bz2", ".jsonl.bz2", partial(_packed, bz2.compress), _lines, framed=True),
         Target("jsonl-zst", ".jsonl.zst", partial(_packed, zstd), _lines, framed=True),
         Target("parquet", ".parquet", _parquet, partial(_read, ParquetReader), framed=True),
         Target("arrow", ".arrow", _arrow, partial(_read, ArrowReader)),
@@ -289,6 +289,7 @@ def targets() -> list[Target]:
         Target("epub", ".epub", lambda _: [epub()], partial(_extract, EpubExtractor())),
         Target("fasttext", ".bin", _models, _fasttext),
         Target("ledger", ".jsonl", _ledgers, _ledger),
+        *media_targets(Target, _run),
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from tests.fuzz.__main__ import load_progress, read_block
 from tests.fuzz.file_mutations import MUTATIONS, damaged
 from tests.fuzz.fuzz_process import input_bytes, make_corpus, try_one
-from tests.fuzz.fuzz_targets import Target, targets
+from tests.fuzz.fuzz_targets import REFUSALS, Target, targets
 
 ALL = {target.name: target for target in targets()}
 
@@ -22,8 +23,21 @@ def test_damaged_files_are_refused_or_read_in_part(name: str, tmp_path: Path) ->
     corpus = make_corpus(target, home)
     for data in corpus:
         assert try_one(target, data, corpus, tmp_path, home) is None
+    assert any(_is_read(target, data, tmp_path / "scratch", home) for data in corpus)
     for number in range(4):
         assert try_one(target, input_bytes(target, 7, number, corpus), corpus, tmp_path, home) is None, number
+
+
+def _is_read(target: Target, data: bytes, folder: Path, home: Path) -> bool:
+    shutil.rmtree(folder)
+    folder.mkdir()
+    (folder / f"a{target.suffix}").write_bytes(data)
+    if (home / "run.tar").exists():
+        shutil.copy(home / "run.tar", folder)
+    try:
+        return target.check(folder / f"a{target.suffix}", folder)[0] > 0
+    except REFUSALS:
+        return False
 
 
 def test_the_same_seed_gives_the_same_inputs_and_others_differ(tmp_path: Path) -> None:
