@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import multiprocessing
+import statistics
 import sys
 import tempfile
 import threading
@@ -138,12 +139,12 @@ def _bare(url: str, prompts: list[str], tokens: int, slots: int) -> float:
     return made / (time.perf_counter() - began)
 
 
-def slots(count: int = 96, tokens: int = 48, parallel: int = 8) -> None:
+def slots(count: int = 32, tokens: int = 32, parallel: int = 8, turns: int = 4) -> None:
     prompts = [f"Write about the number {number}." for number in range(2 * count)]
     with running_server(parallel) as url:
         _bare(url, prompts[:8], 4, parallel)
         rates: dict[str, list[float]] = {"bare": [], "stage": []}
-        for turn in range(3):  # in turns, since other work on the machine slows both
+        for turn in range(turns):  # in turns, since other work on the machine slows both
             bare = [f"Round {turn}. {prompt}" for prompt in prompts[:count]]
             rates["bare"].append(_bare(url, bare, tokens, parallel))
             batch = DocumentBatch([{"text": f"Turn {turn}. {prompt}"} for prompt in prompts[:count]])
@@ -153,9 +154,10 @@ def slots(count: int = 96, tokens: int = 48, parallel: int = 8) -> None:
             stage.count = lambda name, value=1, made=made: made.append(value) if name == "answer_tokens" else None  # type: ignore[method-assign]
             _, took = _asked(stage, batch)
             rates["stage"].append(sum(made) / took)
-    best = {name: max(found) for name, found in rates.items()}
-    share = best["stage"] / best["bare"]
-    print(f"{parallel} slots: server {best['bare']:.1f} tokens/s, stage {best['stage']:.1f} tokens/s, {share:.1%}")
+    middle = {name: statistics.median(found) for name, found in rates.items()}
+    share = middle["stage"] / middle["bare"]
+    print(f"{parallel} slots: server {middle['bare']:.1f} tokens/s, stage {middle['stage']:.1f} tokens/s, {share:.1%}")
+    print({name: [round(rate, 1) for rate in found] for name, found in rates.items()})
 
 
 if __name__ == "__main__":

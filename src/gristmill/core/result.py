@@ -236,7 +236,7 @@ def count_texts(counts: Mapping[str, float]) -> list[str]:
         elif name.startswith("largest_"):
             texts.append(f"{words} {value:,g}")
         else:
-            texts.append(f"{value:,g} {words}")
+            texts.append(f"{value:,.0f} {words}" if float(value).is_integer() else f"{value:,g} {words}")
     return texts
 
 

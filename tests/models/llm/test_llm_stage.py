@@ -157,7 +157,9 @@ def test_after_kill_9_only_what_was_in_flight_is_asked_again(corpus: Path, proxi
     kept = len(list(AnswerStore(str(store)).lines()))
     assert kept >= after - 4
     sent = len(proxy.bodies)
-    run(corpus, Ask(client(url), MODEL, CONFIG).with_(num_workers=1), "killed", 2, run_dir=corpus.parent / "run")
+    stage = Ask(client(url), MODEL, CONFIG).with_(num_workers=1)
+    result = run(corpus, stage, "killed", 2, run_dir=corpus.parent / "run")
+    assert counts(result)["requests"] == ALL, "those of the attempt that was killed count too"
     assert len(proxy.bodies) - sent == ALL - kept
     assert sum(count - 1 for count in proxy.answered.values()) <= 4, "those that were in flight"
     run(corpus, Ask(client(url), MODEL, CONFIG), "whole")

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import pickle
 import socket
+import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -279,3 +283,97 @@ def test_parameters_are_checked() -> None:
         AsyncOpenAIClient(0)
     with pytest.raises(ValueError, match="max_tokens"):
         GenerationConfig(max_tokens=0)
+
+
+# -- TLS and proxies ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def tls_server(folder: Path) -> Iterator[tuple[int, str]]:
+    """The port of a server with a certificate of its own, and the file with that."""
+    certificate, key = folder / "cert.pem", folder / "key.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    made += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(made, check=True, capture_output=True)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200 if self.headers["Authorization"] == "Bearer sk-1" else 401)
+            self.send_header("Content-Length", str(len(BODY)))
+            self.end_headers()
+            self.wfile.write(BODY)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, *_: Any) -> None:
+            pass
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server = Server(("127.0.0.1", 0), Handler)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    yield server.server_address[1], str(certificate)
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@contextmanager
+def connect_proxy(seen: list[bytes]) -> Iterator[int]:
+    """The port of a proxy that opens tunnels."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def relay(source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+        with suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
+
+    def serve() -> None:
+        client, _ = server.accept()
+        head = client.recv(65536)
+        seen.append(head)
+        port = int(head.split()[1].rpartition(b":")[2])
+        with client, socket.create_connection(("127.0.0.1", port)) as target:
+            client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            other = threading.Thread(target=relay, args=(target, client), daemon=True)
+            other.start()
+            relay(client, target)
+            other.join(5)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield server.getsockname()[1]
+    thread.join(5)
+    server.close()
+
+
+def test_tls_with_and_without_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tls_server(tmp_path) as (port, certificate):
+        url = f"https://localhost:{port}/v1"
+        settings: dict[str, Any] = {"base_url": url, "api_key": "sk-1", "max_retries": 0, "base_delay": 0.01}
+        with pytest.raises(EndpointError, match="CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
+            ask(AsyncOpenAIClient(**settings), question(1))
+        direct = ask(AsyncOpenAIClient(**settings, ca_file=certificate), question(1), question(2))
+        assert [answer.text for answer in direct] == ["yes", "yes"]
+        seen: list[bytes] = []
+        with connect_proxy(seen) as proxy:
+            monkeypatch.setenv("HTTPS_PROXY", f"http://me:pass@127.0.0.1:{proxy}")
+            monkeypatch.setenv("https_proxy", f"http://me:pass@127.0.0.1:{proxy}")
+            monkeypatch.setenv("no_proxy", "")
+            monkeypatch.setenv("NO_PROXY", "")
+            [tunnelled] = ask(AsyncOpenAIClient(**settings, ca_file=certificate), question(1))
+        assert tunnelled.text == "yes"
+        assert seen[0].startswith(b"CONNECT localhost:%d " % port)
+        assert b"Basic bWU6cGFzcw==" in seen[0]
+        assert b"sk-1" not in seen[0]

@@ -146,9 +146,8 @@ class AnswerStore:
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """All that is kept of each answer, in the order of the segments."""
-        sizes = self._place.sizes()
-        for name in sorted(sizes):
-            for line in self._place.read(name, 0, sizes[name]).split(b"\n")[:-1]:
+        for name in sorted(self._place.sizes()):
+            for line in self._place.all_lines(name):
                 try:
                     fields = orjson.loads(line)
                 except ValueError:
@@ -200,6 +199,10 @@ class _Folder:
         with (self.path / name).open("rb") as file:
             return [os.pread(file.fileno(), length, offset) for offset, length in places]
 
+    def all_lines(self, name: str) -> Iterator[bytes]:
+        with (self.path / name).open("rb") as file:
+            yield from (line for line in file if line.endswith(b"\n"))
+
     def append(self, name: str, line: bytes) -> None:
         try:
             if self._file is None or self._name != name:
@@ -246,6 +249,9 @@ class _Bucket:
         paths = [f"{self.root}/{name}"] * len(places)
         starts, ends = [offset for offset, _ in places], [offset + length for offset, length in places]
         return [bytes(part) for part in self.system.cat_ranges(paths, starts, ends)]
+
+    def all_lines(self, name: str) -> Iterator[bytes]:
+        yield from bytes(self.system.cat_file(f"{self.root}/{name}")).split(b"\n")[:-1]
 
     def append(self, name: str, line: bytes) -> None:
         raise NotImplementedError("objects are written whole")

@@ -76,7 +76,7 @@ class _Exchange(asyncio.Protocol):
         self.reusable = False
         self.closed = True
         if self.transport is not None:
-            self.transport.close()
+            self.transport.abort()  # a polite end of TLS would take longer than event loops live
 
     # -- what comes in ---------------------------------------------------------------------------------
 

@@ -83,6 +83,7 @@ class LLMSession:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.sleep(0)  # connections that were closed are gone when the loop comes round
 
     # -- in the loop -----------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from gristmill.core.errors import PlanError
+from gristmill.core.errors import GristmillError, PlanError
 from gristmill.core.records.run_location import directory_url
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.stage_roles import EndpointForecast, EndpointRole, LastingRecordsRole, ReportingRole
@@ -143,7 +143,9 @@ class LLMStage(ProcessingStage[In, Out], LastingRecordsRole, EndpointRole, Repor
             return
         client = None
         if not self.cache_only:
-            client = asking_client(self._client)
+            client = asking_client(
+                copy.copy(self._client) if isinstance(self._client, AsyncOpenAIClient) else self._client
+            )
             client.share(self._workers())
         notes = {"stage": self.name}
         self._session = LLMSession(client, self._open_store(), self._open_spending(), self.count, notes)
@@ -158,6 +160,25 @@ class LLMStage(ProcessingStage[In, Out], LastingRecordsRole, EndpointRole, Repor
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_session": None}
+
+    def displayed_counts(self, counts: Mapping[str, float]) -> Mapping[str, float]:
+        """What was asked and paid for in all attempts of the run, also in those that were killed: by the answers."""
+        if not self._records[0] or self._dry is not None:
+            return counts
+        try:
+            store = self._open_store()
+            assert store is not None, "there is a place for it"
+            own = [line for line in store.lines() if line.get("run") == store.run and line.get("stage") == self.name]
+        except (OSError, GristmillError):
+            return counts
+        shown = dict(counts)
+        tokens = {name: sum(line.get(name) or 0 for line in own) for name in ("prompt_tokens", "answer_tokens")}
+        for name, value in {"requests": len(own), **tokens}.items():
+            if value > counts.get(name, 0):
+                shown[name] = value
+        if self._budget is not None and self._budget.prices:
+            shown["cost"] = sum(self._budget.spent_by(store.run, [line]).cost for line in own)
+        return shown
 
     # -- for subclasses --------------------------------------------------------------------------------
 

@@ -219,9 +219,9 @@ class AsyncOpenAIClient(PlainParameters):
         return found
 
     def close(self) -> None:
-        """Close the connections. Called in the event loop that used them."""
-        live, self._live = self._live, {}
-        for _, pool, _ in live.values():
+        """Close the connections of the running event loop."""
+        _, pool, _ = self._live.pop(id(asyncio.get_running_loop()), (None, None, None))
+        if pool is not None:
             pool.close()
 
     # -- what users and reports ask --------------------------------------------------------------------
