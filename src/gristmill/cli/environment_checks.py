@@ -42,6 +42,7 @@ FEATURES: Mapping[str, str] = {
     "qrcode": "QR codes in images",
     "interleaved": "documents of text and images, also from PDF and HTML",
     "audio": "recordings, and the sound of videos",
+    "video": "films and clips",
     "asr": "speech recognition with Whisper",
     "video": "films and clips",
     "shots": "TransNetV2, which finds cuts in films",

@@ -151,8 +151,10 @@ class TransNetV2ClipExtractionStage(ShotClipStage):
         gpu_memory_gb: float = 10,
         limit_clips: int = -1,
         model_dir: str = TRANSNET,
+        verbose: bool = False,
     ) -> None:
         super().__init__()
+        self.verbose = verbose
         self.threshold, self.gpu_memory_gb, self.model_dir = threshold, gpu_memory_gb, model_dir
         self.min_length_s, self.max_length_s, self.max_length_mode = min_length_s, max_length_s, max_length_mode
         self.crop_s, self.entire_scene_as_clip, self.limit_clips = crop_s, entire_scene_as_clip, limit_clips
