@@ -47,7 +47,7 @@ def test_single_frames_are_the_first_the_middle_and_the_last() -> None:
     from gristmill.core.task import FileGroupTask
 
     [batch] = reader.process(FileGroupTask([str(FILM)]))
-    [made] = stage.process(split.process(batch))
+    [made] = stage.process(next(iter(split.process(batch))))
     for clip, found in enumerate(made.objects["decoded_clip_frames"]):
         for name, at in (("first-2000", 0), ("middle-2000", 60), ("last-2000", 119)):
             grey = found[name][0].mean(axis=2)

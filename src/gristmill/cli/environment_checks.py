@@ -44,7 +44,6 @@ FEATURES: Mapping[str, str] = {
     "audio": "recordings, and the sound of videos",
     "video": "films and clips",
     "asr": "speech recognition with Whisper",
-    "video": "films and clips",
     "shots": "TransNetV2, which finds cuts in films",
     "onnx": "ONNX models",
     "torch": "PyTorch models",

@@ -10,7 +10,7 @@ rate, so that it has the same name in every run.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 from uuid import NAMESPACE_URL, uuid5
 
@@ -28,6 +28,9 @@ from gristmill.video.stream_info import StreamInfo
 FILM_DAMAGE = "film_damage"
 """Column: the first places of the film that could not be decoded, and why; null if there are none, or it was not looked
 for. A clip with such a place in it goes to quarantine."""
+
+
+CHUNK_SECONDS = 120.0
 
 
 class ClipSpan(NamedTuple):
@@ -116,14 +119,19 @@ class FixedStrideExtractorStage(ProcessingStage[VideoBatch, VideoBatch]):
     def outputs(self) -> tuple[list[str], Columns]:
         return ["data"], [CLIP_ID, START, END, START_PTS, END_PTS, DURATION]
 
-    def process(self, task: VideoBatch) -> VideoBatch:
+    def process(self, task: VideoBatch) -> Iterator[VideoBatch]:
+        """Clips of about `CHUNK_SECONDS` at a time: what is decoded of a film is then little, however long it is."""
         films, measured = good_rows(task, header_rows(task), self)
         clips = [
             ClipSpan(row, *span)
             for row, film in enumerate(measured)
             for span in self._spans(film.info, film.span, film.seconds)
         ]
-        return clip_rows(films, [film.info for film in measured], clips)
+        infos = [film.info for film in measured]
+        per_chunk = max(int(CHUNK_SECONDS / self.clip_len_s), 1)
+        yield clip_rows(films, infos, clips[:per_chunk])
+        for start in range(per_chunk, len(clips), per_chunk):
+            yield clip_rows(films, infos, clips[start : start + per_chunk])
 
     def _spans(self, info: StreamInfo, within: Span | None, seconds: float | None) -> list[Span]:
         """The spans of the clips of a film, or of a clip that is cut once more."""
