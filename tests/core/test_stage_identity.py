@@ -13,6 +13,7 @@ import threading
 import types
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -212,6 +213,15 @@ def test_what_cannot_be_compared_counts_as_changed_and_is_named() -> None:
     assert "value is a builtins.generator, which cannot be compared with that of an earlier run" in difference
     assert "setup()" in difference
     assert "not_identity" in difference
+
+
+@pytest.mark.parametrize(
+    "make", [lambda n: (x for x in [n]), lambda n: memoryview(bytes([n])), lambda n: ContextVar("limit", default=n)]
+)
+def test_in_one_process_too_what_cannot_be_compared_counts_as_changed(make: Callable[[int], Any]) -> None:
+    """As in a notebook, where the cell with the value is run again."""
+    old, new = (describe_stage(Holder(make(value))) for value in (5, 15))
+    assert plan_differences([old], [new])
 
 
 def test_locks_and_loggers_do_not_count() -> None:

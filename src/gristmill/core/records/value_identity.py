@@ -40,7 +40,7 @@ INCOMPARABLE = "incomparable"
 _MAX_ITEMS, _MAX_CHARS = 200, 2_000
 _MAX_DEPTH = 60
 _SECRET_ROUNDS = 50_000
-_THIS_PROCESS = os.urandom(8).hex()
+_THIS_PROCESS, _described = os.urandom(8).hex(), itertools.count()
 _NOT_IDENTITY = frozenset({*SETTINGS, "blocksize", "storage_options", "limit", "memory_gb", "not_identity", "_specs"})
 _MAPPINGS = (dict, OrderedDict, Counter, types.MappingProxyType)
 _VALUELESS = (
@@ -297,7 +297,7 @@ def _collapsed(items: list[Any]) -> Any:
 
 
 def _incomparable(value: Any) -> dict[str, Any]:
-    return {KIND: INCOMPARABLE, "type": class_name(type(value)), "process": _THIS_PROCESS}
+    return {KIND: INCOMPARABLE, "type": class_name(type(value)), "process": f"{_THIS_PROCESS}-{next(_described)}"}
 
 
 def _is_plain_object(maker: Any, arguments: Any, kind: type) -> bool:
