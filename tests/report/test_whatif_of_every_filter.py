@@ -23,6 +23,7 @@ from gristmill.recipes.stage_catalogue import catalogue
 from gristmill.report.run_records import Records
 from gristmill.report.whatif import whatif
 from gristmill.text import JsonlReader, ScoreFilter
+from gristmill.video import VideoReader, VideoScoreFilter
 from tests.image.photo_fixtures import FOLDER, blurred, letterboxed, noise, photo, saved, tiled
 
 FILTERS = {name: entry.cls for name, entry in sorted(catalogue().items()) if entry.kind == "filter"}
@@ -38,18 +39,20 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 """Of filters that need some. Those that are not here and need some read models or functions."""
 
 NEED_FILES = {
+    "ClassifierFilter",
     "FastTextLangId",
     "FastTextQualityFilter",
     "LambdaFilter",
     "TokenCountFilter",
     "TokenizerFertilityFilter",
     "UnigramLogProbFilter",
-    *("DNSMOSFilter", "SpeechShareFilter"),
+    *("DNSMOSFilter", "SpeechShareFilter", "SIGMOSFilter", "UTMOSFilter"),
+    *("PerplexityFilter", "VideoImageFilter"),
     *(name for name in FILTERS if name.startswith("Transcript")),  # they need recordings with two transcripts
 }
 VALUES = (
     *(0, 1, 2, 4, 9, 30, 200, 5000, 30_000, -1.0, 0.02, 0.1, 0.31, 0.5, 0.9, 1.0, 1.5, 6.0, True, False, None),
-    *("ja", "suffix", "stone", "text/x-java", "cpp", "strict", "EMAIL_ADDRESS", "png", "\n\n"),
+    *("ja", "suffix", "stone", "text/x-java", "cpp", "strict", "EMAIL_ADDRESS", "png", "\n\n", "max"),
     *(["the", "mill"], ["png"], ["EMAIL_ADDRESS"], {"2": 0.05, "3": 0.5}, {"5": 0.5}, {"2": 0.5}),
 )
 URLS = [f"http://a.com/{path}" for path in ("", "stone", "mill-grist", "mill", "axxb", "stone-mill-grist-axxb", "the")]
@@ -86,6 +89,13 @@ NOT_KNOWN: dict[str, list[str]] = {
     "StopWordRatioFilter": ["lang"],
     "SubstringFilter": ["position", "substring"],
     "SymbolsToWordsFilter": ["lang"],
+    "VideoBlackFilter": ["black_below", "fps"],
+    "VideoBlurFilter": ["fps", "reduction"],
+    "VideoBrightnessFilter": ["fps", "reduction"],
+    "VideoFrozenFilter": ["fps", "frozen_below"],
+    "VideoLetterboxFilter": ["fps", "reduction"],
+    "VideoTextFilter": ["fps", "reduction"],
+    "VideoWatermarkFilter": ["fps", "reduction"],
     "UrlBlocklistFilter": ["domains", "soft_words", "subwords", "urls", "words"],
     "PornographicUrlsFilter": ["url_regex"],
     "UrlsFilter": ["url_regex"],
@@ -162,12 +172,33 @@ def recordings(place: Path) -> str:
     return write_manifest_file(place / "sounds.jsonl", rows)
 
 
+def films(place: Path) -> None:
+    from tests.video.film_fixtures import film, pictures
+
+    moving = list(pictures(36))
+    black = [picture // 40 for picture in moving]
+    framed = [picture.copy() for picture in moving]
+    for picture in framed:
+        picture[:30], picture[-30:] = 0, 0
+    for number, shown in enumerate((moving, black, framed, moving[:1] * 36, black[:9] + moving[9:])):
+        film(place / f"{number}.mp4", len(shown), rate=12, frames=shown)
+    film(place / "wide.mp4", 60, (320, 64), shots=3)
+    film(place / "tall.mp4", 50, (64, 200), rate=25)
+    for number in range(6):
+        film(place / f"shots{number}.mp4", 12 * (number + 1), rate=12, shots=number + 1)
+
+
 def stages(name: str, arguments: dict[str, Any], place: Path) -> list[Any]:
     tool = FILTERS[name](**arguments)
     if name.startswith("Image"):
         if not (place / "pictures").exists():
             pictures(place / "pictures")
         return [ImageDirectoryReader(str(place / "pictures")), ImageScoreFilter(tool)]
+    if name.startswith("Video"):
+        pytest.importorskip("av")
+        if not (place / "films").exists():
+            films(place / "films")
+        return [VideoReader(str(place / "films")), VideoScoreFilter(tool)]
     if name.startswith("Audio"):
         pytest.importorskip("soundfile")
         return [ManifestReader(recordings(place)), AudioScoreFilter(tool)]

@@ -20,7 +20,10 @@ from gristmill.core.records.value_identity import describe_value
 from gristmill.core.stage import ProcessingStage
 from gristmill.text.rule_filter import RuleFilter
 
-SCORING = ("score_document", "score_batch", "score_counts", "score_sample", "statistics", "unspaced", "setup")
+SCORING = (
+    *("score_document", "score_batch", "score_counts", "score_sample"),
+    *("analyser", "statistics", "unspaced", "setup"),
+)
 MEASURING = ("measure", "measure_batch", "measure_counts", "statistics", "unspaced", "setup")
 _BY_NAME = frozenset({"getattr", "vars", "__dict__", "__getattribute__", "locals"})
 _LOOKUPS = ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "LOAD_SUPER_ATTR")
