@@ -46,7 +46,7 @@ def write_film(
     codec: str = "libx264",
     fps: int = FPS,
     options: dict[str, str] | None = None,
-    rotation: int = 0,
+    pixels: str = "yuv420p",
 ) -> Path:
     """Encode pictures in RGB as a film without sound."""
     with av.open(str(path), "w") as container:
@@ -54,7 +54,7 @@ def write_film(
         for number, picture in enumerate(frames):
             if stream is None:
                 stream = container.add_stream(codec, rate=fps, options=options or {"preset": "ultrafast", "crf": "18"})
-                stream.width, stream.height, stream.pix_fmt = picture.shape[1], picture.shape[0], "yuv420p"
+                stream.width, stream.height, stream.pix_fmt = picture.shape[1], picture.shape[0], pixels
                 stream.codec_context.thread_count = 1
             frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
             frame.pts, frame.time_base = number, Fraction(1, fps)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise, repeat
+from itertools import accumulate, chain, pairwise, repeat
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,24 @@ from gristmill.video import (
     TransNetV2ClipExtractionStage,
     VideoBatch,
     VideoBlurFilter,
+    VideoBrightnessFilter,
+    VideoFingerprintStage,
     VideoFrameExtractionStage,
+    VideoFrozenFilter,
+    VideoLetterboxFilter,
     VideoScore,
+    VideoScoreFilter,
+    VideoTextFilter,
+    VideoWatermarkFilter,
 )
 from tests.video.film_fixtures import FILM
 from tests.video.shot_films import FPS, cut_film, scene, write_film
 
 LENGTHS = (60, 50, 30, 100)
+PICTURE_FILTERS = [
+    VideoBrightnessFilter(), VideoBlurFilter(), VideoFrozenFilter(), VideoLetterboxFilter(), VideoTextFilter(),
+    VideoWatermarkFilter(),
+]  # fmt: skip
 
 
 def run(stages: Sequence[Any], sources: Sequence[Path], **options: Any) -> tuple[list[dict[str, Any]], Any]:
@@ -155,3 +166,54 @@ def test_clips_of_clips_are_cut_within(film: Path) -> None:
 def test_refusals(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_workers_give_the_same_rows(film: Path, tmp_path: Path) -> None:
+    """Stages, with their detectors and models, are sent to other processes."""
+    stages = [
+        TransNetV2ClipExtractionStage(min_length_s=1.0, crop_s=0),
+        MotionVectorDecodeStage(),
+        MotionFilterStage(global_mean_threshold=0.0),
+        VideoScoreFilter([VideoBlurFilter(1.0), VideoFrozenFilter()], ["sharpness", "frozen"]),
+        VideoFingerprintStage(),
+    ]
+    tasks = [VideoBatch({"video_id": [path.stem], "source": [str(path)]}) for path in (film, FILM)]
+    found = []
+    for workers in (0, 2):
+        result = Pipeline("p", stages=stages).run(LocalExecutor(num_workers=workers), initial_tasks=tasks)
+        found.append(sorted((row["clip_id"], str(row)) for task in result for row in task.to_rows()))
+    assert found[0] == found[1]
+    assert len(found[0]) > 6
+
+
+def odd_films(folder: Path) -> dict[str, Path]:
+    films = {name: write_film(folder / f"{name}.mp4", scene(1, count)) for name, count in (("one", 1), ("two", 2))}
+    films["tiny"] = write_film(folder / "tiny.mp4", (picture[:16, :18] for picture in scene(1, 30)))
+    deep = {"preset": "ultrafast", "x265-params": "log-level=none:pools=1", "profile": "main10"}
+    films["ten bits"] = write_film(folder / "deep.mkv", scene(1, 30), "libx265", options=deep, pixels="yuv420p10le")
+    films["full colour"] = write_film(folder / "444.mkv", scene(1, 30), pixels="yuv444p")
+    lasting = chain.from_iterable(repeat(picture, 2) for picture in scene(1, 15))
+    films["interlaced"] = write_film(
+        folder / "interlaced.mp4", lasting, options={"preset": "ultrafast", "x264-params": "interlaced=1"}
+    )
+    return films
+
+
+def test_odd_films_go_through_all_stages(tmp_path: Path) -> None:
+    films = odd_films(tmp_path)
+    stages = [
+        TransNetV2ClipExtractionStage(min_length_s=0, crop_s=0),
+        MotionVectorDecodeStage(),
+        MotionFilterStage(score_only=True),
+        VideoScore(PICTURE_FILTERS, [tool.name for tool in PICTURE_FILTERS]),
+        VideoFingerprintStage(),
+    ]
+    rows, result = run(stages, list(films.values()))
+    assert list(result.quarantined()) == []
+    assert {row["video_id"] for row in rows} == {path.stem for path in films.values()}
+    found = {row["video_id"]: row for row in rows}
+    assert found["one"]["motion_score_global_mean"] is None
+    assert found["one"]["VideoBrightnessFilter"] > 0
+    assert found["deep"]["motion_source"] == "blocks"
+    assert found["deep"]["motion_score_global_mean"] > 0
+    assert found["444"]["VideoBrightnessFilter"] == pytest.approx(found["deep"]["VideoBrightnessFilter"], abs=0.02)
