@@ -125,9 +125,9 @@ class LookAheadRole:
 class LastingRecordsRole:
     """Keeps records of its own with those of the run, from one attempt to the next."""
 
-    def assign_records(self, url: str, storage_options: Mapping[str, Any], attempt: str) -> None:
-        """Before the first task of each attempt: the directory of the records, "" if the run has none, and the name of
-        the attempt."""
+    def assign_records(self, url: str, storage_options: Mapping[str, Any], attempt: str, run: str) -> None:
+        """Before the first task of each attempt: the directory of the records, "" if the run has none, the name of the
+        attempt, and that of the run, which its attempts share."""
 
 
 class EndpointRole:

@@ -91,11 +91,12 @@ def test_a_second_run_pays_nothing_and_gives_the_same_bytes(corpus: Path, proxie
     assert counts(result)["requests"] == ALL
     assert counts(result)["answer_tokens"] == ALL * 4
     first = output(corpus, "one")
-    again = run(corpus, Ask(client(url), MODEL, CONFIG, cache=str(corpus.parent / "one.run" / "answers")), "two")
+    same_place = corpus.parent / "one.run" / "answers"
+    again = run(corpus, Ask(client(url), MODEL, CONFIG, cache=str(same_place)), "two")
     assert len(proxy.bodies) == ALL
     assert counts(again) == {"cached_answers": ALL, "cut_answers": ALL}
     assert output(corpus, "two") == first
-    replay = Ask(client("http://127.0.0.1:9/v1"), MODEL, CONFIG, cache=str(corpus.parent / "one.run" / "answers"))
+    replay = Ask(client("http://127.0.0.1:9/v1"), MODEL, CONFIG, cache=str(same_place))
     replay.cache_only = True
     run(corpus, replay, "three")
     assert output(corpus, "three") == first

@@ -34,14 +34,14 @@ from gristmill.core.executor import rows_read
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.records.quarantine import QuarantinedRecord
 from gristmill.core.records.rejected_rows import RejectedFiles
-from gristmill.core.records.run_location import BESIDE, LINK, PLAN, link_to
+from gristmill.core.records.run_location import BESIDE, LINK, PLAN, directory_url, link_to
 from gristmill.core.records.run_record_store import RecordStore, damaged_records, to_json_line
 from gristmill.core.records.sharded_run import Shard, shard_of_record
 from gristmill.core.records.source_counts import COUNTS_DIRECTORY, SourceCounts
 from gristmill.core.records.stage_identity import describe_plan, plan_differences, without_code
 from gristmill.core.records.value_identity import identity_hash
 from gristmill.core.stage_roles import CommitRole, RunStateRole
-from gristmill.core.task import Lineage, OutputPart, WrittenFile, WrittenFiles, upgraded_file_entry
+from gristmill.core.task import Lineage, OutputPart, WrittenFile, WrittenFiles, digest, upgraded_file_entry
 
 if TYPE_CHECKING:
     from gristmill.core.executor import Progress
@@ -188,6 +188,11 @@ class Run:
     def attempt(self) -> str:
         """The name of this attempt, which no other has."""
         return self._attempt
+
+    @property
+    def lasting_name(self) -> str:
+        """The name of the run, which all attempts share if it can be resumed."""
+        return digest([directory_url(self.url)], 6) if self.store and not self.restarts else self._attempt
 
     @property
     def scratch(self) -> str | None:

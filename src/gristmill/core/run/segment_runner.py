@@ -191,7 +191,7 @@ def _assign_records(plan: Plan, run: Run) -> RecordsLocation:
     lasting = (run.url, run.storage_options) if run.store else beside
     for stage in plan.all_stages:
         if isinstance(stage, LastingRecordsRole):
-            stage.assign_records(*(lasting or ("", {})), run.attempt)
+            stage.assign_records(*(lasting or ("", {})), run.attempt, run.lasting_name)
     return lasting
 
 

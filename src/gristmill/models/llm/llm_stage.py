@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from gristmill.core.errors import GristmillError, PlanError
-from gristmill.core.records.run_location import directory_url
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.stage_roles import EndpointForecast, EndpointRole, LastingRecordsRole, ReportingRole
 from gristmill.core.task import Task, digest
@@ -79,6 +78,7 @@ class LLMStage(ProcessingStage[In, Out], LastingRecordsRole, EndpointRole, Repor
             raise ValueError(f"{self.name}: model_name must be given: {model_name!r}")
         self._config, self._budget = GenerationConfig.of(generation_config), Budget.of(budget)
         self._records: tuple[str, Mapping[str, Any], str] = ("", {}, "")
+        self._run = ""
         self._spent = Spent()
         self._session: LLMSession | None = None
         self._dry: DryRun | None = None
@@ -90,9 +90,9 @@ class LLMStage(ProcessingStage[In, Out], LastingRecordsRole, EndpointRole, Repor
 
     # -- the run ---------------------------------------------------------------------------------------
 
-    def assign_records(self, url: str, storage_options: Mapping[str, Any], attempt: str) -> None:
+    def assign_records(self, url: str, storage_options: Mapping[str, Any], attempt: str, run: str) -> None:
         """In the driver, before each attempt: where answers are kept, and what was spent so far."""
-        self._records = (url, dict(storage_options), attempt)
+        self._records, self._run = (url, dict(storage_options), attempt), run
         if self._budget is not None and self._budget.is_limited and url:
             store = self._open_store()
             assert store is not None, "there is a place for it"
@@ -102,10 +102,9 @@ class LLMStage(ProcessingStage[In, Out], LastingRecordsRole, EndpointRole, Repor
         url, options, _ = self._records
         if not self.cache and not url:
             return None
-        run = digest([directory_url(url)], 6) if url else ""
         if self.cache:
-            return AnswerStore(self.cache, self.cache_options, run)
-        return AnswerStore(f"{url}/{ANSWERS}", options, run)
+            return AnswerStore(self.cache, self.cache_options, self._run)
+        return AnswerStore(f"{url}/{ANSWERS}", options, self._run)
 
     def _open_spending(self) -> Spending | None:
         if self._budget is None:
