@@ -232,5 +232,5 @@ def _fill(shelf: Shelf) -> None:
 
 def test_a_picture_that_was_not_downloaded_is_no_picture_for_a_filter() -> None:
     given = batch([text("a"), image(None, ref={"path": "https://example.com/a.png"})])
-    done = apply(InterleavedEach(ImageAspectRatioFilter(), on_bad_item="document"), given, max_errors=5)
+    done = apply(InterleavedEach(ImageAspectRatioFilter()), given, max_errors=5)
     assert "InterleavedDownloadStage" in next(iter(done.quarantined())).error

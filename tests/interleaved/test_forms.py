@@ -7,11 +7,14 @@ import gzip
 import io
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from gristmill import LocalExecutor
@@ -30,6 +33,8 @@ from gristmill.interleaved import (
     InterleavedWebdatasetReader,
     InterleavedWebdatasetWriterStage,
 )
+from gristmill.interleaved.forms.item_rows import rows_of_documents
+from gristmill.interleaved.forms.mint_tar import write_document
 from gristmill.interleaved.item_columns import PLACEHOLDER
 from gristmill.recipes import load_recipe
 from gristmill.text import JsonlReader
@@ -119,9 +124,9 @@ def test_every_kind_of_item_survives_a_tar_and_rows(tmp_path: Path) -> None:
         assert [row["doc_id"] for row in again] == ["film/1", "empty"]
         left_out = ("ref", "bytes") if form == "documents" else ("ref",)
         wanted = [{**item, "meta": '{"speaker":"A"}' if "meta" in item else None} for item in clip]
-        for item, given in zip(again[0]["items"], wanted, strict=True):
+        for item, whole in zip(again[0]["items"], wanted, strict=True):
             assert {k: v for k, v in item.items() if v is not None and k not in left_out} == {
-                k: v for k, v in given.items() if v is not None and k not in left_out
+                k: v for k, v in whole.items() if v is not None and k not in left_out
             }
 
 
@@ -298,3 +303,52 @@ def test_a_recipe_gives_filters_to_items(tmp_path: Path) -> None:
     lines = [json.loads(line) for path in (tmp_path / "out").glob("*.jsonl") for line in path.read_text().splitlines()]
     assert len(lines) == 6
     assert {part["type"] for line in lines for part in line["messages"][0]["content"]} == {"text"}
+
+
+words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=[PLACEHOLDER]), max_size=8)
+described = st.fixed_dictionaries(
+    {"kind": st.sampled_from(["text", "image", "audio", "table"])},
+    optional={
+        "text": words,
+        "bytes": st.binary(max_size=8),
+        "mime": st.sampled_from(["image/png", "audio/wav", "x/y"]),
+        "width": st.integers(0, 9),
+        "start": st.floats(0, 9),
+        "meta": st.dictionaries(words, st.integers(0, 9), max_size=2),
+        "ref": st.fixed_dictionaries({"path": words.filter(bool)}, optional={"offset": st.integers(0, 9)}),
+    },
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.lists(described, max_size=5), st.none() | st.just('{"a":1}')), min_size=1, max_size=5))
+def test_rows_of_items_hold_all_that_documents_hold(given_documents: list[Any]) -> None:
+    documents = [
+        {"doc_id": f"d{at}", "items": items, "metadata": metadata, "score": at / 2}
+        for at, (items, metadata) in enumerate(given_documents)
+    ]
+    batch = InterleavedBatch(documents)
+    table = rows_of_documents(batch.data, batch.items())
+    assert table.num_rows == len(documents) + batch.count()
+    again = InterleavedBatch(table)
+    assert again.items().to_pylist() == batch.items().to_pylist()
+    for name in ("doc_id", "text", "metadata", "score"):
+        assert again.data.column(name).to_pylist() == batch.data.column(name).to_pylist()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(described, max_size=5), min_size=1, max_size=4))
+def test_tars_hold_all_that_documents_hold(given_documents: list[Any]) -> None:
+    batch = InterleavedBatch([{"doc_id": f"d{at}", "items": items} for at, items in enumerate(given_documents)])
+    out = io.BytesIO()
+    for row in batch.to_rows():
+        write_document(out, row, set())
+    with TemporaryDirectory() as folder:
+        Path(folder, "a.tar").write_bytes(out.getvalue() + bytes(1024))
+        again = rows(InterleavedWebdatasetReader(folder, materialize_on_read=True))
+    left_out = ("ref", "mime", "meta")  # places are new ones, kinds of files are those of their names
+    for row, wanted in zip(again, batch.to_rows(), strict=True):
+        assert row["doc_id"] == wanted["doc_id"]
+        for item, whole in zip(row["items"], wanted["items"], strict=True):
+            kept = [name for name in item if name not in left_out and (name, item["kind"]) != ("bytes", "text")]
+            assert [item[name] for name in kept] == [whole[name] for name in kept]

@@ -72,6 +72,10 @@ def ref_path(named: str, beside: str) -> str:
     return f"{scheme}://{posixpath.join(folder, named)}" if remote else posixpath.join(scheme, named)
 
 
+class NotDownloaded(BadSample):
+    """An item with an address of the web, whose bytes no stage has fetched."""
+
+
 class ItemBytes:
     """Reads the bytes of items. Keeps a few files open: the items of an archive follow each other in it."""
 
@@ -89,7 +93,7 @@ class ItemBytes:
             return BadSample("no bytes, and no reference to any")
         path: str = ref["path"]
         if is_web_address(path):
-            return BadSample(f"{path} was not downloaded: put InterleavedDownloadStage before this stage")
+            return NotDownloaded(f"{path} was not downloaded: put InterleavedDownloadStage before this stage")
         if ref["member"] is not None and ref["offset"] is None:
             return BadSample(f"{path} has {ref['member']!r} somewhere, and the reference does not say where")
         try:

@@ -27,7 +27,7 @@ from gristmill.image.batch import ImageBatch
 from gristmill.image.filters import ImageFilter
 from gristmill.image.score import ImageScoreFilter
 from gristmill.interleaved.batch import InterleavedBatch, as_interleaved
-from gristmill.interleaved.item_bytes import ItemBytes, bytes_of
+from gristmill.interleaved.item_bytes import ItemBytes, NotDownloaded, bytes_of
 from gristmill.interleaved.item_columns import (
     AUDIO,
     IMAGE,
@@ -65,8 +65,9 @@ class InterleavedEach(FilteringStage[DocumentBatch]):
 
     An item that the filter drops leaves its document (`on_drop="item"`), or takes the document with it ("document").
     Documents with fewer than `min_items` items of the kind left are dropped. An item whose bytes cannot be read is
-    dropped and counted (`on_bad_item="item"`), or its document goes to quarantine ("document"). With `invert`, items
-    that the filter keeps are dropped. `storage_options` are for the files that items are in.
+    dropped and counted (`on_bad_item="item"`), or its document goes to quarantine ("document"), as does one with an
+    item that was not downloaded. With `invert`, items that the filter keeps are dropped. `storage_options` are for the
+    files that items are in.
     """
 
     takes_empty = True
@@ -126,10 +127,10 @@ class InterleavedEach(FilteringStage[DocumentBatch]):
     def decide(self, batch: DocumentBatch) -> Decision:
         items = as_interleaved(batch).items()
         verdicts = self._verdicts(batch, items)
-        if self.on_bad_item == DOCUMENT:
-            bad = next((score for score, _ in verdicts if isinstance(score, BadSample)), None)
-            if bad is not None:  # the worker splits the batch until it has found the document
-                raise bad
+        fatal = BadSample if self.on_bad_item == DOCUMENT else NotDownloaded
+        bad = next((score for score, _ in verdicts if isinstance(score, fatal)), None)
+        if bad is not None:  # the worker splits the batch until it has found the document
+            raise bad
         return self._decision(items, verdicts)
 
     def apply(self, batch: DocumentBatch, decision: Decision) -> InterleavedBatch:

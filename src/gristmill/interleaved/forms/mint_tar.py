@@ -46,6 +46,8 @@ MIME = {
     "flac": "audio/flac", "mp3": "audio/mpeg", "ogg": "audio/ogg", "mp4": "video/mp4", "webm": "video/webm",
 }  # fmt: skip
 _EXTENSIONS = {mime: extension for extension, mime in reversed(MIME.items())}
+_PLAIN = {TEXT: {"kind", "text"}, IMAGE: {"kind", "file"}}
+"""What the two lists can say of an item."""
 _DIGITS = re.compile(r"(\d+)")
 
 
@@ -144,7 +146,7 @@ class MintForm:
             if found is None:
                 missing += not is_web_address(name)
                 if not is_web_address(name):
-                    item["ref"], item["meta"] = None, {**(item.get("meta") or {}), "missing": name}
+                    item["ref"], item["meta"] = None, {**_meta(item), "missing": name}
                 continue
             place = {"member": found.name, "offset": found.data_offset, "size": found.size, "frame": frame}
             item["ref"] = {"path": self.path, **place}
@@ -153,6 +155,12 @@ class MintForm:
                 data = found.data if frame is None else tiff_frame(found.data, frame)
                 item["bytes"] = None if isinstance(data, BadSample) else data
         return missing
+
+
+def _meta(item: Mapping[str, Any]) -> dict[str, Any]:
+    """What else is known of an item, which our writer has written as text."""
+    meta = item.get("meta") or {}
+    return dict(meta) if isinstance(meta, Mapping) else parse_object(meta)
 
 
 def _own_item(given: Any) -> dict[str, Any]:
@@ -220,11 +228,12 @@ class MintTarFormat(OutputFormat):
             with parts.create() as tar:
                 for table in shard:
                     for at in range(table.num_rows):
-                        _write_document(tar, table_to_rows(table.slice(at, 1))[0], taken)
+                        write_document(tar, table_to_rows(table.slice(at, 1))[0], taken)
                 tar.write(END_OF_ARCHIVE)
 
 
-def _write_document(tar: BinaryIO, row: Mapping[str, Any], taken: set[str]) -> None:
+def write_document(tar: BinaryIO, row: Mapping[str, Any], taken: set[str]) -> None:
+    """Write one document, under a key that is not yet `taken`."""
     key = unique_key(_safe_key(row.get(DOC_ID)), taken)
     texts: list[str | None] = []
     images: list[str | None] = []
@@ -240,7 +249,7 @@ def _write_document(tar: BinaryIO, row: Mapping[str, Any], taken: set[str]) -> N
         images.append(name if item["kind"] == IMAGE else None)
         own.append(_described(item, None if item["kind"] == TEXT else name))
     content: dict[str, Any] = {"texts": texts, "images": images}
-    if any(set(item) - {"kind", "text", "file"} or item["kind"] not in (TEXT, IMAGE) for item in own):
+    if not all(set(item) == _PLAIN.get(item["kind"]) for item in own):
         content["items"] = own
     left_out = (DOC_ID, SOURCE, TEXT_COLUMN, ITEMS_COLUMN, METADATA, POSITION)
     content |= {name: value for name, value in row.items() if name not in left_out and name not in content}
