@@ -50,7 +50,7 @@ class _Exchange(asyncio.Protocol):
         self._waiter: asyncio.Future[HttpAnswer] | None = None
         self._head: tuple[int, dict[str, str]] | None = None
         self._length: int | None = None
-        self._chunks: list[bytes] | None = None
+        self._chunks: bytearray | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -109,7 +109,7 @@ class _Exchange(asyncio.Protocol):
             return
         if self._chunks is not None:
             if self._read_chunks(self._chunks):
-                self._finish(waiter, b"".join(self._chunks))
+                self._finish(waiter, bytes(self._chunks))
         elif self._length is not None and len(self._buffer) >= self._length:
             body = bytes(self._buffer[: self._length])
             self.reusable = self.reusable and len(self._buffer) == self._length
@@ -138,14 +138,14 @@ class _Exchange(asyncio.Protocol):
         if status in _NO_BODY or self._bodiless:
             self._length = 0
         elif "chunked" in headers.get("transfer-encoding", "").lower():
-            self._chunks = []
+            self._chunks = bytearray()  # not a list: chunks may be of one byte each
         elif (length := headers.get("content-length")) is not None:
             self._length = int(length)
             if not 0 <= self._length <= MAX_BODY_BYTES:
                 raise CutAnswerError(f"a length of {length[:40]}")
         return True
 
-    def _read_chunks(self, chunks: list[bytes]) -> bool:
+    def _read_chunks(self, chunks: bytearray) -> bool:
         """Take the complete chunks out of the buffer. True after the last one."""
         at = 0
         try:
@@ -162,7 +162,7 @@ class _Exchange(asyncio.Protocol):
                     return self._read_trailers(line_end)
                 if len(self._buffer) < line_end + 2 + size + 2:
                     return False
-                chunks.append(bytes(self._buffer[line_end + 2 : line_end + 2 + size]))
+                chunks += self._buffer[line_end + 2 : line_end + 2 + size]
                 self._received += size
                 at = line_end + 2 + size + 2
         finally:
@@ -171,6 +171,8 @@ class _Exchange(asyncio.Protocol):
     def _read_trailers(self, line_end: int) -> bool:
         end = self._buffer.find(_END, line_end)
         if end < 0:
+            if len(self._buffer) - line_end > MAX_HEAD_BYTES:
+                raise CutAnswerError("what follows its body does not end")
             return False
         self.reusable = self.reusable and len(self._buffer) == end + 4
         return True
