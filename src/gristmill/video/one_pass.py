@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar
 
 import numpy as np
 
@@ -55,6 +55,9 @@ Span = tuple[int, int]
 
 _KEY_BYTES = 2**16
 _SHOWN_DAMAGE = 3
+_KEPT_PASSES = 2
+
+T = TypeVar("T")
 
 
 class Measured(NamedTuple):
@@ -114,9 +117,10 @@ class FilmMeasurements:
         covered = None if spans is None else list(spans)
         for analyser, series in zip(analysers, [*analysis.results, *analysis.ahead], strict=True):
             if series is not None:
-                self._found.setdefault(analyser.key(), []).append((covered, series))
+                found = self._found.get(analyser.key(), [])
+                self._found[analyser.key()] = _recent([*found, (covered, series)])
         if analysis.pts is not None:
-            self._times.append((covered, analysis.pts))
+            self._times = _recent([*self._times, (covered, analysis.pts)])
         noted = set(self.damage)
         self.damage += [one for one in analysis.damage if one not in noted]
 
@@ -146,6 +150,12 @@ class FilmMeasurements:
                 f"no frames between {start:.3f} s and {end:.3f} s: the film is shorter than its header says"
             )
         return None
+
+
+def _recent(passes: list[tuple[list[Span] | None, T]]) -> list[tuple[list[Span] | None, T]]:
+    """Without passes over spans that are long past: clips of a film come in order, some at a time, so that memory does
+    not grow with its length."""
+    return [one for at, one in enumerate(passes) if one[0] is None or at >= len(passes) - _KEPT_PASSES]
 
 
 def _covers(spans: Sequence[Span] | None, span: Span | None) -> bool:
