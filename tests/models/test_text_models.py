@@ -235,3 +235,14 @@ class TestFiles:
         (place / "model.safetensors").write_bytes(b"other")
         refused = CliRunner().invoke(app, [*fetch, checksum])
         assert refused.exit_code != 0
+
+
+@pytest.mark.parametrize("config", [BERT, DEBERTA], ids=["bert", "deberta"])
+def test_a_graph_without_a_mask_is_never_given_padding(config: dict, tmp_path: Path) -> None:
+    """On a GPU rows are padded, but only for models that can tell."""
+    place = write_encoder(tmp_path, config)
+    rows = [[2, 5, 6, 3], [2, 3], [2, *range(5, 20), 3]]
+    found = [
+        TextEncoder.load(place, Device(gpu=gpu), engine="onnx").reduce_rows(rows, Pooling()) for gpu in (False, True)
+    ]
+    np.testing.assert_array_equal(*found)

@@ -60,13 +60,15 @@ class OnnxText:
 
 
 class TextEncoder:
-    """A tokenizer and a model. `reduce` makes one row of numbers of the model's output for a document."""
+    """A tokenizer and a model. `reduce` makes one row of numbers of the model's output for a document.
+
+    `batch_size` rows are padded to one length and run together, as is good for a GPU; with None each row runs alone.
+    """
 
     def __init__(
-        self, tokenizer: TextTokenizer, model: StatesModel, device: Device, batch_size: int, pad_left: bool = False
+        self, tokenizer: TextTokenizer, model: StatesModel, batch_size: int | None = None, pad_left: bool = False
     ) -> None:
-        self.tokenizer, self.model, self.device = tokenizer, model, device
-        self.batch_size, self.pad_left = batch_size, pad_left
+        self.tokenizer, self.model, self.batch_size, self.pad_left = tokenizer, model, batch_size, pad_left
 
     @classmethod
     def load(
@@ -83,7 +85,8 @@ class TextEncoder:
     ) -> TextEncoder:
         device = device or Device()
         tokenizer = TextTokenizer(place, max_tokens, max_chars)
-        return cls(tokenizer, load_states_model(place, device, engine, autocast), device, batch_size, pad_left)
+        model = load_states_model(place, device, engine, autocast)
+        return cls(tokenizer, model, batch_size if device.gpu and takes_padding(model) else None, pad_left)
 
     def tokenize(self, texts: Sequence[str | None]) -> list[list[int]]:
         return self.tokenizer(texts)
@@ -95,7 +98,7 @@ class TextEncoder:
         def run(ids: Array, mask: Array) -> Array:
             return reduce(self.model(ids, mask), mask)
 
-        if self.device.gpu:
+        if self.batch_size is not None:
             return run_in_buckets(run, usable, self.batch_size, self.tokenizer.pad_id, self.pad_left)
         return run_one_by_one(run, usable)
 
@@ -124,6 +127,11 @@ def load_states_model(place: Path, device: Device, engine: str = "auto", autocas
             "installed: pip install 'gristmill[onnx]' or pip install 'gristmill[transformers]'"
         )
     return OnnxText(build_encoder(EncoderWeights.read(place)).SerializeToString(), device)
+
+
+def takes_padding(model: StatesModel) -> bool:
+    """Whether a model has a mask for padding. Graphs that were built from weights have none."""
+    return not isinstance(model, OnnxText) or any(one.name == "attention_mask" for one in model.inputs)
 
 
 def load_language_model(place: Path, device: Device) -> StatesModel:

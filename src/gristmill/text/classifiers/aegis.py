@@ -96,7 +96,8 @@ class LlamaGuardStage(LabelStage):
         model.merge_adapter(adapter)
         tokenizer = TextTokenizer(base, MOST_TOKENS, self.max_chars)
         run = self._runner(model, *rest)
-        self._text_encoder = TextEncoder(tokenizer, run, self._device, self.model_inference_batch_size, pad_left=True)
+        size = self.model_inference_batch_size if self._device.gpu else None
+        self._text_encoder = TextEncoder(tokenizer, run, size, pad_left=True)
 
     def wanted(self) -> Wanted:
         return self._wanted_parts()[0]

@@ -95,7 +95,7 @@ class PerplexityFilter(BoundedFilter):
 def _causal(model: str, most: int) -> Any:
     place = Wanted(model, purpose="PerplexityFilter").fetch()
     tokenizer = TextTokenizer(place, most)
-    encoder = TextEncoder(tokenizer, _Surprise(load_language_model(place, Device())), Device(), 1)
+    encoder = TextEncoder(tokenizer, _Surprise(load_language_model(place, Device())))
     return lambda texts: [float(row) for row in encoder.reduce_rows(encoder.tokenize(texts), lambda values, _: values)]
 
 
