@@ -97,17 +97,9 @@ def test_files_for_a_batch_api(recipe: str, tmp_path: Path, llm_server: str) -> 
     shown = " ".join(gristmill("plan", recipe, "--estimate").split())
     assert "RewriteStage: 1 requests to smollm2, " in shown
     assert "answer 4" not in shown
-    gristmill(
-        "run",
-        recipe,
-        "--set",
-        f"url={llm_server}",
-        "--set",
-        "LLMFilter.generation_config={max_tokens: 12}",
-        "--max-errors",
-        "none",
-        "-q",
-    )
+    text = Path(recipe).read_text()
+    Path(recipe).write_text(text[: text.index("  - LLMFilter")] + text[text.index("  - JsonlWriter") :])
+    gristmill("run", recipe, "--set", f"url={llm_server}", "-q")
     rows = [json.loads(line) for line in next((tmp_path / "out").iterdir()).read_text().splitlines()]
     assert [row["text"] for row in rows if row["text"].startswith("answer")][:3] == ["answer 0", "answer 1", "answer 2"]
     assert len(list(AnswerStore(str(tmp_path / "answers")).lines())) == 12

@@ -233,6 +233,19 @@ def test_a_client_of_another_make(corpus: Path) -> None:
     assert len(rows) == ALL - 1
 
 
+def test_records_of_a_run_in_object_storage(corpus: Path, proxied: Any) -> None:
+    proxy, url = proxied()
+    place = f"memory://{corpus.parent.name}/run"
+    stage = Ask(client(url), MODEL, CONFIG, budget={"max_tokens_total": 200})
+    with pytest.raises(GristmillError, match="budget of 200 tokens"):
+        run(corpus, stage, "out", run_dir=place)
+    sent = len(proxy.bodies)
+    assert 0 < sent < ALL
+    result = run(corpus, Ask(client(url), MODEL, CONFIG, budget={"max_tokens_total": 9999}), "out", run_dir=place)
+    assert len(proxy.bodies) == ALL
+    assert counts(result)["requests"] == ALL
+
+
 def test_parameters_are_checked() -> None:
     with pytest.raises(TypeError, match="client must be given"):
         Ask()

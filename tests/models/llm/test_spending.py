@@ -35,11 +35,13 @@ def test_processes_share_a_budget(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 256
 
 
-def test_on_object_storage(s3: dict[str, Any]) -> None:
+@pytest.mark.parametrize("system", ["memory", pytest.param("s3", marks=pytest.mark.slow)])
+def test_on_object_storage(system: str, request: pytest.FixtureRequest) -> None:
     import fsspec
 
-    fsspec.filesystem("s3", **s3).mkdir("leases")
-    counts = [spend(Budget(10_000), "s3://leases/run", Spent(500), s3) for _ in range(2)]
+    options = request.getfixturevalue("s3") if system == "s3" else {}
+    fsspec.filesystem(system, **options).mkdir("leases")
+    counts = [spend(Budget(10_000), f"{system}://leases/run", Spent(500), options) for _ in range(2)]
     assert counts == [20, 0]
 
 
