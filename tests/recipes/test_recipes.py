@@ -334,9 +334,13 @@ def test_the_schema_is_plain_data() -> None:
     json.dumps(schema(), default=repr)
 
 
+ELSEWHERE = {"fleurs", "speech", "speech-segments", "rewrite"}
+"""The recipes that other tests run."""
+
+
 @pytest.mark.filterwarnings("ignore:stage '.*' is made for English")  # and the demo corpus is not all English
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # warcio leaves files open
-@pytest.mark.parametrize("name", sorted(set(bundled()) - {"fleurs", "speech", "rewrite"}))  # other tests run these
+@pytest.mark.parametrize("name", sorted(set(bundled()) - ELSEWHERE))
 def test_bundled_recipes_run(name: str, tmp_path: Path) -> None:
     examples = Path(__file__).parents[2] / "examples"
     demo = examples / "demo" / "data" / "web-00.jsonl"

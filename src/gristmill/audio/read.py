@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -265,6 +265,11 @@ class CreateInitialManifestReadSpeechStage(CompositeStage[EmptyTask, AudioBatch]
     filepath_key: str = AUDIO_FILEPATH
     text_key: str = TEXT
 
+    def with_(self, stages: Any = None, /, **settings: Any) -> Self:
+        """As for other composites; `batch_size` changes nothing, as batches are cut by files."""
+        settings.pop("batch_size", None)
+        return super().with_(stages, **settings)
+
     def decompose(self) -> Sequence[ProcessingStage[Any, Any]]:
         limit = self.max_samples if self.max_samples > 0 else None
         listing = _ReadSpeechListing(str(self.raw_data_dir), 1000, None, [".wav"], None, limit, split_by=WHOLE_FILES)
@@ -279,6 +284,7 @@ class _ReadSpeechListing(FilePartitioningStage):
             return super().files()
         except InputError as error:
             raise InputError(
-                f"{error}. Download the archive (4.88 GB) from https://github.com/microsoft/DNS-Challenge "
-                "(datasets_fullband, read_speech.tgz.partaa) and unpack it there"
+                f"{error}. auto_download downloads nothing, so that runs do not depend on a network. On a machine that "
+                "has one: download read_speech.tgz.partaa (4.88 GB) as https://github.com/microsoft/DNS-Challenge says "
+                "(datasets_fullband), and unpack it there"
             ) from error

@@ -63,9 +63,11 @@ def _filled(value: Any, variables: Mapping[str, Any]) -> Any:
 
 
 def _variable(name: str, variables: Mapping[str, Any]) -> Any:
-    if variables.get(name, _MUST_BE_GIVEN) == _MUST_BE_GIVEN:
+    value = variables.get(name, _MUST_BE_GIVEN)
+    if value == _MUST_BE_GIVEN:
         raise RecipeError(f"{name} must be given: create_pipeline_from_yaml(..., {name}=...)")
-    return variables[name]
+    # A variable may be made of others, but not of itself.
+    return _filled(value, {**variables, name: _MUST_BE_GIVEN}) if isinstance(value, str) else value
 
 
 def _made(value: Any, place: str) -> Any:

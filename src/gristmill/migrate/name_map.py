@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 CURATOR = "nemo_curator"
 _PACKAGES = ("", "text", "dedup", "download", "image", "audio", "video", "interleaved", "math", "synthetic")
 _ELSEWHERE: Mapping[str, tuple[str, str]] = {
+    "ALMManifestReader": ("gristmill.audio", "ManifestReader"),
+    "ALMManifestWriterStage": ("gristmill.audio", "ManifestWriterStage"),
     "BaseExecutor": ("gristmill.core.executor", "Executor"),
     "NodeInfo": ("gristmill.core.stage", "NodeInfo"),
     "WorkerMetadata": ("gristmill.core.stage", "WorkerMetadata"),

@@ -17,7 +17,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import orjson
 import pyarrow as pa
@@ -346,6 +346,11 @@ class CreateInitialManifestFleursStage(CompositeStage[EmptyTask, AudioBatch]):
         self.lang, self.split, self.raw_data_dir = lang, split, raw_data_dir
         self.filepath_key, self.text_key, self.auto_download = filepath_key, text_key, auto_download
 
+    def with_(self, stages: Any = None, /, **settings: Any) -> Self:
+        """As for other composites; `batch_size` changes nothing, as batches are cut by lines and seconds."""
+        settings.pop("batch_size", None)
+        return super().with_(stages, **settings)
+
     def decompose(self) -> Sequence[ProcessingStage[Any, Any]]:
         root = str(self.raw_data_dir).rstrip("/")
         paths = [f"{root}/{self.split}.tsv", f"{root}/{self.lang}/{self.split}.tsv"]
@@ -368,8 +373,9 @@ class _FleursListing(FilePartitioningStage):
                 finally:
                     self.file_paths = paths
             raise InputError(
-                f"stage {self.name!r}: there is neither {paths[0]} nor {paths[1]}. Download the split from "
-                "https://huggingface.co/datasets/google/fleurs (data/LANG/SPLIT.tsv, and data/LANG/audio/SPLIT.tar.gz, "
-                "unpacked beside it)"
+                f"stage {self.name!r}: there is neither {paths[0]} nor {paths[1]}. auto_download downloads nothing: "
+                "runs do not depend on a network. On a machine that has one, download https://huggingface.co/datasets/"
+                f"google/fleurs/resolve/main/data/{'/'.join(paths[1].split('/')[-2:])}, and the archive of the split "
+                "in audio/ beside it, and unpack that beside the list"
             )
         return self._listing

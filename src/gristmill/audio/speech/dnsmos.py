@@ -23,8 +23,9 @@ _INSTALL = "pip install --no-deps speechmos==0.0.1.1 (without --no-deps it bring
 PRIMARY = PackageFile("speechmos", "dnsmos_models/sig_bak_ovr.onnx", _INSTALL)
 P808 = PackageFile("speechmos", "dnsmos_models/model_v8.onnx", _INSTALL)
 
-WINDOW = 144_160
-"""Samples that the models hear at once, 9.01 seconds."""
+_SECONDS, WINDOW = 9.01, 144_160
+"""How much the models hear at once: seconds and samples. The package leaves out windows whose end, in floating point,
+is a sample early; so that ratings are the same, they do not count here either."""
 
 _ROOM = 10 * RATE
 _FRAMES, _CONVOLVED = "mos_estimator_logpow/truediv:0", "mos_estimator_logpow/conv2d_3/Relu:0"
@@ -53,9 +54,10 @@ def streamed_dnsmos(blocks: Iterator[Samples], p808: bool, threads: int = 1) -> 
     """The same for a recording of at least ten seconds, in blocks of any size. What is held does not depend on it."""
     ratings = _P808(threads) if p808 else _Primary(threads)
     windows = 0
-    for window in _windows(blocks):
-        ratings.hear(window)
-        windows += 1
+    for number, window in enumerate(_windows(blocks)):
+        counts = int((number + _SECONDS) * RATE) - number * RATE >= WINDOW
+        ratings.hear(window, counts)
+        windows += counts
     return {name: float(value) / windows for name, value in ratings.sums.items()}
 
 
@@ -82,8 +84,9 @@ class _P808:
         self._model = session(str(P808.find()), threads)
         self.sums: dict[str, Any] = {"p808": 0.0}
 
-    def hear(self, window: Samples) -> None:
-        self.sums["p808"] += self._model({"input_1": _mel(window[:-_HOP])[None]})["Identity:0"][0, 0]
+    def hear(self, window: Samples, counts: bool) -> None:
+        if counts:
+            self.sums["p808"] += self._model({"input_1": _mel(window[:-_HOP])[None]})["Identity:0"][0, 0]
 
 
 class _Primary:
@@ -99,7 +102,7 @@ class _Primary:
         self.sums: dict[str, Any] = dict.fromkeys(_FITTED, 0.0)
         self._inner: Any = None  # the convolutions of frames that the next window has too, but for its first ones
 
-    def hear(self, window: Samples) -> None:
+    def hear(self, window: Samples, counts: bool) -> None:
         front, convolutions, rating = self._parts
         frames = front({"input_1": np.ascontiguousarray(window)[None]})[_FRAMES]
 
@@ -114,6 +117,8 @@ class _Primary:
             new = convolved(known, count)[:, :, _EDGE:]
             whole = np.concatenate([convolved(0, 2 * _EDGE)[:, :, :_EDGE], self._inner, new], axis=2)
         self._inner = whole[:, :, _EDGE + _NEW_FRAMES : count - _EDGE]
+        if not counts:
+            return
         raw = rating({_CONVOLVED: whole})["Identity:0"][0]
         for column, name in enumerate(("sig", "bak", "ovrl")):
             self.sums[name] += np.polyval(_FITTED[name], raw[column])
