@@ -76,9 +76,9 @@ def run(rounds: int = 1, quick: bool = False, names: tuple[str, ...] = (), speec
     found: dict[str, list[float]] = {}
     for _ in range(rounds):
         for name, figure in figures.items():
-            if not names or name in names:
-                for key, value in figure().items():
-                    found.setdefault(key, []).append(value)
+            for key, value in (figure() if not names or name in names else {}).items():
+                found.setdefault(key, []).append(value)
+                print(f"{key:32} {value:,.2f}", flush=True)
     return {name: stable(values) for name, values in found.items()}
 
 
@@ -329,8 +329,7 @@ def memory(most_hours: int, long_hours: float) -> dict[str, float]:
 def main(arguments: list[str]) -> None:
     speech = Path(arguments.pop(arguments.index("--speech") + 1)) if "--speech" in arguments else SPEECH
     names = tuple(name for name in arguments if not name.startswith("--"))
-    for name, value in run(names=names, quick="--quick" in arguments, speech=speech).items():
-        print(f"{name:32} {value['median']:,.2f}", flush=True)
+    run(names=names, quick="--quick" in arguments, speech=speech)
 
 
 if __name__ == "__main__":
