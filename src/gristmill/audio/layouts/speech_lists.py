@@ -375,7 +375,7 @@ class _FleursListing(FilePartitioningStage):
             raise InputError(
                 f"stage {self.name!r}: there is neither {paths[0]} nor {paths[1]}. auto_download downloads nothing: "
                 "runs do not depend on a network. On a machine that has one, download https://huggingface.co/datasets/"
-                f"google/fleurs/resolve/main/data/{'/'.join(paths[1].split('/')[-2:])}, and the archive of the split "
-                "in audio/ beside it, and unpack that beside the list"
+                f"google/fleurs/resolve/main/data/{'/'.join(str(paths[1]).split('/')[-2:])}, and the archive of the "
+                "split in audio/ beside it, and unpack that beside the list"
             )
         return self._listing
