@@ -22,6 +22,7 @@ from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.table_conversion import is_json, json_text, parse_json
 from gristmill.core.arrow.type_widening import conform_columns
 from gristmill.core.errors import ColumnError
+from gristmill.core.task import digest
 from gristmill.io.formats.tar import END_OF_ARCHIVE, member_header, member_padding
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.commit import OutputFormat
@@ -238,12 +239,23 @@ def extension_from_bytes(extension: str | None, data: bytes, kind: type[SampleBa
     return usual_extension(kind, data) or given
 
 
+MAX_NAME_BYTES, MAX_KEY_BYTES = 180, 1000
+"""File systems take names of 255 bytes, and paths of 4096."""
+
+
 def safe_key(sample_id: Any, kind: type[SampleBatch]) -> str:
     """A key for the files of a sample: its id without what has a meaning for WebDataset, tar or a file system."""
     names = [] if sample_id is None else _safe_name(str(sample_id)).split("/")
     parts = ["__" if name == ".." else name for name in names if name not in ("", ".")] or [kind.sample_name]
     parts[-1] = parts[-1].replace(".", "_")
-    return "/".join(parts)
+    key = "/".join(map(_short, parts))
+    return key if len(key.encode("utf-8", "replace")) <= MAX_KEY_BYTES else digest([key])
+
+
+def _short(name: str) -> str:
+    """The name of a file or directory, as long as file systems allow, with room for an extension."""
+    raw = name.encode("utf-8", "replace")
+    return name if len(raw) <= MAX_NAME_BYTES else f"{raw[:MAX_NAME_BYTES].decode(errors='ignore')}-{digest([name])}"
 
 
 def _safe_name(text: str) -> str:
@@ -252,8 +264,14 @@ def _safe_name(text: str) -> str:
 
 def unique_key(key: str, taken: set[str]) -> str:
     """The key, with a number if it is taken."""
-    number, unique = 2, key
-    while unique in taken:
-        unique, number = f"{key}_{number}", number + 1
+    unique = key
+    if key in taken:  # all samples may have one id, so not every number is tried
+        low, high = 1, 2
+        while f"{key}_{high}" in taken:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if f"{key}_{middle}" in taken else (low, middle)
+        unique = f"{key}_{high}"
     taken.add(unique)
     return unique
