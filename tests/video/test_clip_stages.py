@@ -168,6 +168,7 @@ def test_refusals(make: Any, message: str) -> None:
         make()
 
 
+@pytest.mark.slow
 def test_workers_give_the_same_rows(film: Path, tmp_path: Path) -> None:
     """Stages, with their detectors and models, are sent to other processes."""
     stages = [

@@ -190,10 +190,9 @@ def ranges(numbers: Any) -> list[list[int]]:
 
 def test_blocks_change_nothing() -> None:
     pytest.importorskip("onnxruntime")
-    frames = np.random.default_rng(0).integers(0, 256, (107, HEIGHT, WIDTH, 3), np.uint8)
-    found = [detect(frames, block).columns[CUT_PROBABILITY] for block in (1, 32, 107)]
+    frames = np.random.default_rng(0).integers(0, 256, (60, HEIGHT, WIDTH, 3), np.uint8)
+    found = [detect(frames, block).columns[CUT_PROBABILITY] for block in (7, 60)]
     assert (found[0] == found[1]).all()
-    assert (found[0] == found[2]).all()
     assert len(detect(frames[:0], 1).pts) == 0
 
 
