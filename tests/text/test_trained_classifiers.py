@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +29,7 @@ from gristmill.models.text.logistic_regression import LogisticRegression
 from gristmill.models.text.trained_classifier import TrainedClassifier, as_texts
 from gristmill.text import ClassifierFilter, JsonlReader, JsonlWriter, ScoreFilter, train_classifier
 from gristmill.text.classifiers.labelled_texts import LabelledTexts, divide, read_labelled
-from tests.models.test_fasttext_trainer import examples
+from tests.models.test_fasttext_trainer import GOOD, examples
 from tests.models.text_fixtures import write_encoder
 
 
@@ -176,6 +180,62 @@ class TestTraining:
         assert done.exit_code == 0, done.output
         assert "threshold" in done.output
         assert json.loads((tmp_path / "out" / "classifier.json").read_text())["label"] == "bad"
+
+
+class Annotator(BaseHTTPRequestHandler):
+    """A chat endpoint that labels a text by its words."""
+
+    protocol_version = "HTTP/1.1"
+    asked: ClassVar[list[str]] = []
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        prompt = body["messages"][-1]["content"]
+        self.asked.append(prompt)
+        label = "good" if any(word in prompt for word in GOOD) else "bad"
+        message = {"role": "assistant", "content": json.dumps({"label": label})}
+        answer = {
+            "id": "1",
+            "model": body["model"],
+            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14},
+        }
+        content = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def endpoint() -> Iterator[str]:
+    served = ThreadingHTTPServer(("127.0.0.1", 0), Annotator)
+    thread = threading.Thread(target=served.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{served.server_port}/v1"
+    served.shutdown()
+    thread.join()
+    served.server_close()
+
+
+def test_labels_can_come_from_a_language_model(endpoint: str, tmp_path: Path) -> None:
+    texts, wanted = examples(300)
+    rows = [{"text": text} for text in texts.to_pylist()]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = ["train-classifier", str(tmp_path / "in.jsonl"), "-o", str(tmp_path / "out"), "--annotate", "bad, good"]
+    command += ["--endpoint", endpoint, "--llm", "m"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert len(Annotator.asked) == 300
+    [written] = (tmp_path / "out-labels").glob("*.jsonl")
+    assert [json.loads(line)["label"] for line in written.read_text().splitlines()] == wanted
+    assert (tmp_path / "out" / "model.bin").is_file()
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert len(Annotator.asked) == 300
 
 
 class TestFilter:
