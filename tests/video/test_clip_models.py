@@ -13,6 +13,7 @@ import pytest
 
 from gristmill import LocalExecutor, Pipeline
 from gristmill.core.errors import InputError
+from gristmill.dedup import SemanticDeduplicationStage
 from gristmill.models import export
 from gristmill.video import (
     ClipAestheticFilterStage,
@@ -56,6 +57,15 @@ def test_clips_get_the_mean_direction_of_their_frames(clip: str) -> None:
     assert result.summary().stages[-1].counts["decoded_frames"] <= 480
     single, _ = run(FixedStrideExtractorStage(5.0, 5.0, limit_clips=1), VideoEmbeddingStage(clip))
     np.testing.assert_allclose(single[0]["video_embedding"], vectors[0], atol=1e-6)
+
+
+def test_clips_that_are_alike_are_dropped_by_their_embeddings(clip: str) -> None:
+    twice = VideoBatch({"video_id": ["film", "copy"], "source": [str(FILM)] * 2})
+    alike = SemanticDeduplicationStage(embedding_field="video_embedding", eps=0.00001)
+    pipeline = Pipeline("p", stages=[FIVE_SECONDS, VideoEmbeddingStage(clip), alike])
+    kept = [row for task in pipeline.run(LocalExecutor(num_workers=0), [twice]) for row in task.to_rows()]
+    assert sorted(row["start"] for row in kept) == [0.0, 5.0, 10.0, 15.0]
+    assert {row["video_id"] for row in kept} <= {"film", "copy"}
 
 
 def test_a_clip_without_frames_has_no_embedding(clip: str) -> None:
