@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -107,3 +108,14 @@ def test_the_first_answer_counts(tmp_path: Path) -> None:
     fresh = AnswerStore(str(tmp_path))
     fresh.refresh()
     assert found(fresh, 1) == ["first"]
+
+
+def test_a_directory_that_is_made_is_private_and_one_that_exists_keeps_its_rights(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o755)
+    for path, mode in ((tmp_path / "made", 0o700), (shared, 0o755)):
+        with closing(AnswerStore(str(path))) as store:
+            store.add(answer(1))
+        assert path.stat().st_mode & 0o777 == mode
+        assert all(file.stat().st_mode & 0o600 == 0o600 for file in path.iterdir())

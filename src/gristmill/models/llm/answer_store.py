@@ -25,7 +25,7 @@ import orjson
 from gristmill.core.errors import cannot_write
 from gristmill.core.records.remote_storage import open_file_system
 from gristmill.core.records.run_location import directory_url
-from gristmill.core.records.run_record_store import refuse_login, without_listing_cache
+from gristmill.core.records.run_record_store import make_private_directory, refuse_login, without_listing_cache
 from gristmill.models.llm.llm_request import Answer
 
 _PREFIX, _KEY_CHARS = b'{"key":"', 32
@@ -207,8 +207,9 @@ class _Folder:
         try:
             if self._file is None or self._name != name:
                 self.close()
-                self.path.mkdir(parents=True, exist_ok=True)
-                self._file = os.open(self.path / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+                make_private_directory(self.path)
+                # Answers may contain rows: the directory is private, unless the user made it for others too.
+                self._file = os.open(self.path / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
                 self._name = name
             left = memoryview(line)
             while left:
