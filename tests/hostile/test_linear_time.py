@@ -12,6 +12,8 @@ from functools import cache
 
 import pytest
 
+from gristmill import DocumentBatch
+from gristmill.text import DocumentSplitter
 from tests.hostile.hostile_texts import Pattern, patterns
 from tests.hostile.text_functions import Call, text_functions
 
@@ -89,6 +91,15 @@ def test_words_between_marks_take_in_proportion_longer() -> None:
     some = [call for call in calls() if call[0].startswith(("StopWord", "FlaggedWords", "UnigramLogProb"))]
     assert len(some) >= 6
     assert not superlinear(some, [("a---b", lambda size: f"a{'-' * size}b")], (16_384, 65_536))
+
+
+def test_a_text_of_many_segments_is_not_repeated_for_each() -> None:
+    """400,000 segments of a text of 800 kB would be 320 GB."""
+    batch = DocumentBatch([{"id": 1, "text": "a\n" * 400_000}, {"id": 2, "text": None}])
+    rows = DocumentSplitter("\n").process(batch)
+    assert rows.num_items == 400_002
+    assert rows.data.nbytes < 20_000_000
+    assert rows.get_columns() == ["id", "text", "segment_id"]
 
 
 @pytest.mark.slow

@@ -55,7 +55,8 @@ class DocumentSplitter(ProcessingStage[DocumentBatch, DocumentBatch], TextFieldS
     def process(self, task: DocumentBatch) -> DocumentBatch:
         texts = text_column(self, task.data, self.text_field)
         parts = [[None] if text is None else text.split(self.separator) for text in texts.to_pylist()]
-        rows = task.take([row for row, pieces in enumerate(parts) for _ in pieces])
+        bare = task.with_column(self.text_field, pa.nulls(len(parts), pa.string()))  # the text is not repeated
+        rows = bare.take([row for row, pieces in enumerate(parts) for _ in pieces])
         segments = make_array([piece for pieces in parts for piece in pieces], pa.string())
         numbers = make_array([number for pieces in parts for number in range(len(pieces))], pa.int64())
         return rows.with_column(self.text_field, segments).with_column(self.segment_id_field, numbers)
