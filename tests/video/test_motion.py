@@ -32,7 +32,7 @@ class KeptVectors(FrameAnalyser):
         self.vectors: dict[int, Any] = {}
 
     def add(self, frames: Any, pts: Any) -> None:
-        self.vectors.update(zip(pts.tolist(), frames, strict=True))
+        self.vectors.update(zip(pts.tolist(), [vectors() for vectors in frames], strict=True))
 
     def finish(self) -> FrameSeries:
         return FrameSeries(np.zeros(0, np.int64), {})

@@ -11,10 +11,12 @@ is used. Files are decoded in parallel by running several workers.
 
 from __future__ import annotations
 
+import gc
 import math
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -42,6 +44,9 @@ LOST_SECONDS, LOST_SHARE = 0.5, 0.01
 
 _SEEK_SECONDS = 4.0
 """The decoder seeks over a gap between spans that is longer than this: groups of pictures are usually shorter."""
+
+_PIXELS_PER_COLLECTION = 600_000_000
+"""How many pixels are decoded between two collections of garbage, where motion vectors are looked at."""
 
 _SEEKABLE = frozenset({MP4, MKV, AVI})
 
@@ -274,12 +279,7 @@ class _Pass:
                 started = True
                 info = completed_info(info, frame, pts if spans is None else None)
                 self._start(info)
-            if stream.num_frames > self.limits.max_frames:
-                raise BadVideo(f"more frames than max_frames={self.limits.max_frames:,}")
-            if frame.width * frame.height > self.limits.max_pixels:
-                raise BadVideo(
-                    f"a picture of {frame.width:,} x {frame.height:,} pixels in mid-stream: more than max_pixels"
-                )
+            self._check(stream.num_frames, frame)
             if inside:
                 pts_seen.append(pts)
             for feed in self.feeds:
@@ -294,6 +294,19 @@ class _Pass:
         results = [analyser.finish() for analyser in self.analysers]
         times = None if keyframes else np.frombuffer(pts_seen, np.int64)
         return Analysis(info, results, [], stream.num_frames, times, stream.end_pts, tuple(stream.damage))
+
+    def _check(self, count: int, frame: Any) -> None:
+        """Hold the limits, and free the memory of frames that have gone by."""
+        size = max(frame.width * frame.height, 1)
+        frames = max(_PIXELS_PER_COLLECTION // size, 64)
+        if count % frames == 0 and any(feed.request.pixels == MOTION_VECTORS for feed in self.feeds):
+            gc.collect()  # a frame and its motion vectors refer to each other
+        if count > self.limits.max_frames:
+            raise BadVideo(f"more frames than max_frames={self.limits.max_frames:,}")
+        if frame.width * frame.height > self.limits.max_pixels:
+            raise BadVideo(
+                f"a picture of {frame.width:,} x {frame.height:,} pixels in mid-stream: more than max_pixels"
+            )
 
     def _start(self, info: StreamInfo) -> None:
         by_request: dict[FrameRequest, list[FrameAnalyser]] = {}
@@ -321,11 +334,8 @@ class _Feed:
         if (self.request.keyframes and not frame.key_frame) or not self._is_due(pts) or not inside:
             return
         if self.request.pixels == MOTION_VECTORS:
-            vectors = frame.side_data.get("MOTION_VECTORS")
-            self._frames.append(None if vectors is None else vectors.to_ndarray())
-            self._pts.append(pts)
-            if len(self._pts) == BLOCK_FRAMES:
-                self.flush()
+            self._frames, self._pts = [partial(motion_vectors, frame)], [pts]
+            self.flush()
             return
         picture = self._converter.convert(frame)
         if self._block is not None and self._block.shape[1:] != picture.shape:
@@ -357,6 +367,12 @@ class _Feed:
         for analyser in self.analysers:
             analyser.add(frames, pts)
         self._frames, self._pts = [], []
+
+
+def motion_vectors(frame: Any) -> Any:
+    """The motion vectors of a frame; None if it has none."""
+    vectors = frame.side_data.get("MOTION_VECTORS")
+    return None if vectors is None else vectors.to_ndarray().copy()
 
 
 def completed_info(info: StreamInfo, frame: Any, first_pts: int | None) -> StreamInfo:

@@ -44,8 +44,9 @@ class FrameRequest:
     """The frames that an analyser is given.
 
     `pixels`     "gray": frames by height by width. "rgb" and "yuv": the same by 3. All uint8; "yuv" has the values of
-                 the bitstream, usually 16 to 235. "motion_vectors": no pixels but, for each frame, the array of motion
-                 vectors that the codec stored (PyAV has the names of its fields), or None for a frame that has none.
+                 the bitstream, usually 16 to 235. "motion_vectors": no pixels but, for each frame, a function that
+                 gives the array of motion vectors that the codec stored (PyAV has the names of its fields), or None
+                 for a frame that has none: call it only for frames that are measured, and keep no function.
     `size`       (width, height) to scale to, whatever the shape of the picture; None: as `max_side` says.
     `max_side`   the largest width or height; the shape is kept, and nothing is enlarged. None: as it was recorded.
     `min_side`   the shorter side; the shape is kept, and nothing is enlarged. None: as it was recorded.
@@ -138,7 +139,7 @@ class FrameAnalyser(ABC):
     @abstractmethod
     def add(self, frames: Any, pts: npt.NDArray[np.int64]) -> None:
         """A block of frames, one or more, in the order of time, and their time stamps in units of `info.time_base`. The
-        array is used again for the next block: copy what is kept. For "motion_vectors" it is a list."""
+        array is used again for the next block: copy what is kept. For "motion_vectors" it is a list of functions."""
 
     @abstractmethod
     def finish(self) -> FrameSeries:

@@ -108,11 +108,12 @@ class MotionAnalyser(FrameAnalyser):
         points = [math.floor(self._info.seconds(one) * self.target_fps + 1e-9) for one in (self._last_pts, pts)]
         return self._last_pts if points[0] < points[1] else None
 
-    def _look_at_vectors(self, vectors: Any, pts: int, due_since: int | None) -> None:
+    def _look_at_vectors(self, vectors_of_frame: Any, pts: int, due_since: int | None) -> None:
         """Measure a frame that is due; if it stands alone and has no vectors, the one behind it in its place."""
         since, self._since = self._since if due_since is None else due_since, None
         if since is None:
             return
+        vectors = vectors_of_frame()
         if vectors is not None:
             self._note(pts, since, vector_field(vectors, self._grid), self._grid)
         elif due_since is not None:
