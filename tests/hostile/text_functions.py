@@ -44,8 +44,8 @@ _ARGUMENTS: dict[str, Any] = {
 }
 """What is given for parameters that have no default."""
 
-_PATTERNS = {"LineRemover", "RegexFilter", "ClassifierFilter"}
-"""Their time is that of the expressions, or of the model, that they are given."""
+_PATTERNS = {"LineRemover", "RegexFilter"}
+"""Their time is that of the expressions they are given."""
 
 _ALWAYS = {"UrlBlocklistFilter": {"words": ["bad"], "domains": ["a.example"], "subwords": ["worse"]}}
 """Parameters of which one must be given."""
@@ -108,6 +108,9 @@ def text_functions() -> Iterator[tuple[str, Call]]:
     with tempfile.TemporaryDirectory() as folder:
         given = {**_ARGUMENTS, **_models(Path(folder))}
         for entry in catalogue().values():
+            model = entry.parameters.get("model")
+            if model and model.required:  # the time is that of the model
+                continue
             if issubclass(entry.cls, DocumentFilter | DocumentModifier) and entry.name not in _PATTERNS:
                 yield from _parts(entry, given)
         stages = [RedactPii(), DocumentSplitter("\n\n"), IdentifyLanguage(), TokenizeDocuments(given["tokenizer"])]
