@@ -117,5 +117,5 @@ def test_read_speech_is_listed_with_book_and_reader(tmp_path: Path) -> None:
     run([CreateInitialManifestReadSpeechStage(str(tmp_path / "raw"), max_samples=-1), ManifestWriterStage(out)])
     assert len(read_manifest_file(out)) == 3
     (tmp_path / "empty").mkdir()
-    with pytest.raises(GristmillError, match="Download the archive"):
+    with pytest.raises(GristmillError, match="auto_download downloads nothing"):
         run([CreateInitialManifestReadSpeechStage(str(tmp_path / "empty")), ManifestWriterStage(tmp_path / "2.jsonl")])
