@@ -16,7 +16,7 @@ from gristmill.models.model_loader import Device
 from gristmill.models.text.classifier_heads import ClassifierHead
 from gristmill.models.text.pooling import Pooling
 from gristmill.models.text.text_encoder import TextEncoder, load_states_model
-from gristmill.models.text.text_to_onnx import export_text_model
+from gristmill.models.text.text_to_onnx import export_text_model, quantise_text_model
 from gristmill.models.text.text_tokenizer import TextTokenizer
 from gristmill.models.text.token_rows import run_in_buckets, run_one_by_one
 from tests.models.text_fixtures import BERT, DEBERTA, linear, texts, write_encoder, write_tokenizer
@@ -246,3 +246,10 @@ def test_a_graph_without_a_mask_is_never_given_padding(config: dict, tmp_path: P
         TextEncoder.load(place, Device(gpu=gpu), engine="onnx").reduce_rows(rows, Pooling()) for gpu in (False, True)
     ]
     np.testing.assert_array_equal(*found)
+
+
+def test_weights_are_quantised_without_a_graph(tmp_path: Path) -> None:
+    place = write_encoder(tmp_path / "model", {**BERT, "num_hidden_layers": 3})
+    assert quantise_text_model(place, tmp_path / "int8") > 0.9
+    content = (tmp_path / "int8" / "model.onnx").read_bytes()
+    assert content.count(b"MatMulInteger") > 10

@@ -71,7 +71,7 @@ class GraphOps:
 
     def node(self, kind: str, inputs: list[str], out: str = "", **attributes: Any) -> str:
         out = out or f"x{len(self.nodes)}"
-        self.nodes.append(self.onnx.helper.make_node(kind, inputs, [out], **attributes))
+        self.nodes.append(self.onnx.helper.make_node(kind, inputs, [out], name=out, **attributes))
         return out
 
     def constant(self, name: str, value: Any) -> str:
