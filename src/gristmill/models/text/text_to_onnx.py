@@ -29,6 +29,9 @@ COPIED = ("config.json", "tokenizer.json", "tokenizer_config.json", "sentence_be
 LEAST_EXTERNAL_BYTES = 65_536
 """Smaller tensors stay in the graph."""
 
+FLOAT = 1
+"""The number of 32-bit floats in ONNX files."""
+
 SAMPLES = (
     "The committee approved the budget for the coming year after a long debate.",
     "How do I sort a list of dictionaries by a value in Python?",
@@ -90,6 +93,7 @@ def quantise_text_model(place: str | Path, out: str | Path, texts: Sequence[str]
                 per_channel=True,
                 weight_type=tools.QuantType.QInt8,
                 nodes_to_exclude=_kept_whole(graph),
+                extra_options={"DefaultTensorType": FLOAT},  # of what the tool does not know the type of
             )
         exported = Path(folder, WEIGHTS)
         if exported.is_file():
