@@ -24,7 +24,7 @@ from corpus import corpus, sentences
 from process_measurement import HERE, show, stable
 
 from gristmill.dedup.clusters.connected_components import components
-from gristmill.dedup.columns import reference
+from gristmill.dedup.columns import kernel_reference as reference
 from gristmill.dedup.columns.arrow_numpy import from_numbers, numbers
 from gristmill.dedup.columns.column_hashes import hash128
 from gristmill.dedup.columns.normalisation import Normalisation

@@ -1,4 +1,4 @@
-/* The functions that module.c registers for gristmill.dedup. Each is defined in dedup/columns/reference.py, those of keys.c
+/* The functions that module.c registers for gristmill.dedup. Each is defined in dedup/columns/kernel_reference.py, those of keys.c
    next to their callers. */
 
 #ifndef GRISTMILL_DEDUP_H

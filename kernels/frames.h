@@ -1,4 +1,4 @@
-/* The functions that module.c registers for gristmill.video. They are defined in video/shots/reference.py and video/motion/reference.py. */
+/* The functions that module.c registers for gristmill.video. They are defined in video/shots/kernel_reference.py and video/motion/kernel_reference.py. */
 
 #ifndef GRISTMILL_FRAMES_H
 #define GRISTMILL_FRAMES_H

@@ -1,4 +1,4 @@
-/* Hashes that are the same on every machine. dedup/columns/reference.py defines them; dedup/columns/column_hashes.py explains
+/* Hashes that are the same on every machine. dedup/columns/kernel_reference.py defines them; dedup/columns/column_hashes.py explains
    what depends on this choice. */
 
 #ifndef GRISTMILL_HASH_H

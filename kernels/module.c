@@ -1,4 +1,4 @@
-/* The module gristmill._kernels: loops over Arrow columns that would be slow in Python. text/statistics/reference.py
+/* The module gristmill._kernels: loops over Arrow columns that would be slow in Python. text/statistics/kernel_reference.py
    defines the results. */
 
 #include "dedup.h"

@@ -1,5 +1,5 @@
 /* Sets of shingles as sorted numbers, whose gaps are Rice-coded. A number is the upper bits of a shingle, as many as are
-   needed to tell the shingles of two documents apart (dedup/columns/reference.py).
+   needed to tell the shingles of two documents apart (dedup/columns/kernel_reference.py).
 
        8 bytes    the smallest shingle in full: documents that share it are compared in samples
        4 bytes    the number of distinct shingles, which determines how many bits of each are kept

@@ -40,7 +40,7 @@ static inline uint64_t word_value(const uint8_t *p, size_t size, const uint8_t *
     return fold(hash ^ little_few(p, size));
 }
 
-/* Scripts written without spaces: each character is a word. dedup/columns/reference.py has the same list. */
+/* Scripts written without spaces: each character is a word. dedup/columns/kernel_reference.py has the same list. */
 static const struct {
     uint32_t first, last;
 } unspaced[] = {{0x4E00, 0x9FFF}, {0x3040, 0x30FF}, {0x0E00, 0x0EFF}, {0x1000, 0x109F},  {0x1780, 0x17FF},

@@ -1,4 +1,4 @@
-/* The statistics of a document, and the memory that counting them needs. text/statistics/reference.py has the definitions. */
+/* The statistics of a document, and the memory that counting them needs. text/statistics/kernel_reference.py has the definitions. */
 
 #ifndef GRISTMILL_TEXT_H
 #define GRISTMILL_TEXT_H

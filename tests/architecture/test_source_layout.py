@@ -24,7 +24,7 @@ MAX_FUNCTION = 50
 MAX_MODULES = 15
 VAGUE = {"utils", "util", "common", "helpers", "helper", "misc", "base"}
 IN_EVERY_MODALITY = {"batch", "decode", "download", "embed", "filters", "read", "score", "to_documents", "write"}
-SAME_IDEA = {"reference", "whatif", *IN_EVERY_MODALITY}
+SAME_IDEA = {"kernel_reference", "whatif", *IN_EVERY_MODALITY}
 """File names that mean the same idea wherever they stand. Commands of the CLI are named after what they show."""
 
 

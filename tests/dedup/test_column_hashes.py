@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from gristmill import _kernels
 from gristmill.dedup.columns import arrow_numpy as columns_module
-from gristmill.dedup.columns import column_hashes, normalisation, reference
+from gristmill.dedup.columns import column_hashes, normalisation
+from gristmill.dedup.columns import kernel_reference as reference
 from gristmill.dedup.columns.column_hashes import hash64, hash128, hash_columns
 from gristmill.dedup.columns.normalisation import Normalisation, normalise_url, normalise_urls
 from tests.dedup.unicode_texts import columns

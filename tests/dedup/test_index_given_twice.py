@@ -12,7 +12,7 @@ import pytest
 from gristmill import DocumentBatch, LocalExecutor, Pipeline
 from gristmill.core.errors import PlanError
 from gristmill.dedup import DedupIndex, ExactDeduplicationStage
-from gristmill.dedup.index.index_selection import StageIndexes
+from gristmill.dedup.index.stage_indexes import StageIndexes
 from gristmill.text import JsonlReader, JsonlWriter
 from tests.dedup.index_snapshots import NEW, OLD, ONLY_NEW, STAGES, ids, indexed, run, write
 

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gristmill.dedup.clusters.connected_components import components
-from gristmill.dedup.columns import reference
+from gristmill.dedup.columns import kernel_reference as reference
 from gristmill.dedup.signatures import lsh, search_quality
 from gristmill.dedup.signatures.document_sketch import entry_pairs
 from gristmill.dedup.signatures.lsh import (

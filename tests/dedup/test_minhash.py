@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gristmill.dedup.columns import reference
+from gristmill.dedup.columns import kernel_reference as reference
 from gristmill.dedup.signatures import minhash
 from gristmill.dedup.signatures.minhash import Shingling, signature_matrix, signatures, similarity
 from tests.dedup.unicode_texts import columns

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gristmill.core.errors import GristmillError, StageError
-from gristmill.executors.engines.coordinator import CallReceipt, EngineCoordinator, GroupRunner
+from gristmill.executors.engines.driver_channel import CallReceipt, EngineCoordinator, GroupRunner
 
 
 class Waiting(GroupRunner):

@@ -22,7 +22,7 @@ from gristmill.core.records.stage_stats import StageStats
 from gristmill.core.run.task_flow import CallOutput, Flow, WorkerCall, WorkItem
 from gristmill.core.task import Lineage
 from gristmill.executors.driver import WORKER_LOST
-from gristmill.executors.engines.coordinator import CallReceipt, EngineCoordinator
+from gristmill.executors.engines.driver_channel import CallReceipt, EngineCoordinator
 from gristmill.executors.engines.engine_executor import EngineDriver
 from gristmill.executors.local.task_transport import pack_task
 from gristmill.executors.machine_resources import GpuSlot
@@ -374,7 +374,7 @@ def test_what_an_engine_has_made_and_is_lost_is_made_again_through_all_its_group
 
 
 def test_a_keeper_is_asked_for_once_and_again_when_nobody_heard_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gristmill.executors.engines.coordinator._OWNER_SECONDS", 0.3)
+    monkeypatch.setattr("gristmill.executors.engines.driver_channel._OWNER_SECONDS", 0.3)
 
     async def ask() -> list[Any]:
         desk = EngineCoordinator()

@@ -21,7 +21,7 @@ from gristmill import Task
 from gristmill.core.errors import StageError
 from gristmill.core.task import Lineage
 from gristmill.executors.engines import guard_process as guard_module
-from gristmill.executors.engines.coordinator import CallReceipt
+from gristmill.executors.engines.driver_channel import CallReceipt
 from gristmill.executors.engines.engine_executor import Delivery
 from gristmill.executors.engines.guard_process import GuardProcess, wait_for_local_guards
 from gristmill.executors.local.task_transport import TemporaryFolder

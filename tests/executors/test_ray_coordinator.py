@@ -13,7 +13,7 @@ from gristmill import Task
 from gristmill.core.plan.planner import Group
 from gristmill.core.records.quarantine import ErrorBudget
 from gristmill.core.task import Lineage
-from gristmill.executors.engines.coordinator import EngineCoordinator, GroupRunner
+from gristmill.executors.engines.driver_channel import EngineCoordinator, GroupRunner
 from gristmill.executors.engines.guard_process import GroupAssignment, wait_for_all_guards
 from gristmill.executors.engines.task_serialisation import serialise_task
 from gristmill.executors.local.task_transport import pack_task

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gristmill.executors.driver import WORKER_LOST
-from gristmill.executors.engines.coordinator import CallReceipt, CoordinatorUpdate
+from gristmill.executors.engines.driver_channel import CallReceipt, CoordinatorUpdate
 from gristmill.executors.engines.engine_executor import EngineDriver
 from gristmill.executors.machine_resources import GpuSlot
 from gristmill.executors.ray.actor_pool import ActorHandle

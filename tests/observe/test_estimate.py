@@ -16,12 +16,12 @@ import pytest
 from typer.testing import CliRunner
 
 from gristmill import LocalExecutor, Pipeline, ProcessingStage, Route
-from gristmill.cli.estimate_output import format_bytes, format_duration
 from gristmill.cli.main import app
+from gristmill.cli.print_estimate import format_bytes, format_duration
 from gristmill.core.errors import PlanError
 from gristmill.dedup import ExactDeduplicationStage
 from gristmill.observe.estimate import Estimate, estimate
-from gristmill.observe.sample_pipeline import InputSample
+from gristmill.observe.pipeline_on_sample import InputSample
 from gristmill.text import (
     JsonlReader,
     JsonlWriter,

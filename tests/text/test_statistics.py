@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gristmill import _kernels
-from gristmill.text.statistics import column_statistics, reference
+from gristmill.text.statistics import column_statistics
+from gristmill.text.statistics import kernel_reference as reference
 
 SHORT = ("short_lines_0", "short_lines_3", "short_lines_255")
 NGRAMS = tuple(f"{family}_{n}" for family in reference.NGRAM_STATISTICS for n in (1, 2, 3, 4, 5, 10, 32))

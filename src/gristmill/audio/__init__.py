@@ -13,10 +13,6 @@ if TYPE_CHECKING:
     from gristmill.audio.audio_task import AudioTask as AudioTask
     from gristmill.audio.batch import AudioBatch as AudioBatch
     from gristmill.audio.batch import BadAudio as BadAudio
-    from gristmill.audio.clean_sound import MonoConversionStage as MonoConversionStage
-    from gristmill.audio.clean_sound import NormalizeLoudnessStage as NormalizeLoudnessStage
-    from gristmill.audio.clean_sound import ResampleAudioStage as ResampleAudioStage
-    from gristmill.audio.clean_sound import TrimSilenceStage as TrimSilenceStage
     from gristmill.audio.decode import AudioHeader as AudioHeader
     from gristmill.audio.decode import Sound as Sound
     from gristmill.audio.decode import audio_header as audio_header
@@ -64,6 +60,10 @@ if TYPE_CHECKING:
     from gristmill.audio.score import AudioScore as AudioScore
     from gristmill.audio.score import AudioScoreFilter as AudioScoreFilter
     from gristmill.audio.sound.measures import Measures as Measures
+    from gristmill.audio.sound_transforms import MonoConversionStage as MonoConversionStage
+    from gristmill.audio.sound_transforms import NormalizeLoudnessStage as NormalizeLoudnessStage
+    from gristmill.audio.sound_transforms import ResampleAudioStage as ResampleAudioStage
+    from gristmill.audio.sound_transforms import TrimSilenceStage as TrimSilenceStage
     from gristmill.audio.speakers.audio_data_filter import AudioDataFilterStage as AudioDataFilterStage
     from gristmill.audio.speakers.speaker_stages import InferenceSortformerStage as InferenceSortformerStage
     from gristmill.audio.speakers.speaker_stages import PyAnnoteDiarizationStage as PyAnnoteDiarizationStage

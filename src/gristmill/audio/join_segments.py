@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.audio.batch import AUDIO, AUDIO_FILEPATH, DURATION, OFFSET, TEXT, AudioBatch, BadAudio
-from gristmill.audio.clean_sound import with_segments, with_sounds
 from gristmill.audio.decode import MAX_DECODED_BYTES, LongAudio, Sound
+from gristmill.audio.sound_transforms import with_segments, with_sounds
 from gristmill.audio.split_at_silence import SPLIT_ID, SPLIT_INDEX, recordings_of
 from gristmill.audio.waveforms import PIECE_SECONDS, set_aside_row, sounds
 from gristmill.audio.write_recordings import ORIGINAL_FILE, original_offsets

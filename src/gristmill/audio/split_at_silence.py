@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.audio.batch import AUDIO_FILEPATH, AUDIO_ID, DURATION, OFFSET, AudioBatch, BadAudio
-from gristmill.audio.clean_sound import with_segments
 from gristmill.audio.decode import open_sound
+from gristmill.audio.sound_transforms import with_segments
 from gristmill.audio.waveforms import row_of, set_aside_row, sources_of
 from gristmill.audio.write_recordings import ORIGINAL_FILE
 from gristmill.core.arrow.array_building import make_array

@@ -196,7 +196,7 @@ def plan(
         text = loaded.build().plan(executor=place or default_executor()).describe(verbose)
         typer.echo(text if verbose else f"{text} (-v shows them)")
         if estimate:
-            from gristmill.cli.estimate_output import make_estimate, print_estimate
+            from gristmill.cli.print_estimate import make_estimate, print_estimate
 
             print_estimate(make_estimate(loaded, place))
 

@@ -150,7 +150,7 @@ def run_recipe(
 ) -> Result:
     """Run a recipe and print a summary. `options` are those of `Pipeline.run`, and `traces`."""
     from gristmill.cli import console_output
-    from gristmill.cli.estimate_output import print_estimate, print_estimate_accuracy
+    from gristmill.cli.print_estimate import print_estimate, print_estimate_accuracy
     from gristmill.core.executor import SilentObserver
     from gristmill.observe import default_progress
 
@@ -179,7 +179,7 @@ def run_recipe(
 
 def _estimate(recipe: Recipe, executor: Executor | None, run_dir: str | None) -> Estimate:
     """Estimate the run, and save the estimate beside the report for comparison."""
-    from gristmill.cli.estimate_output import make_estimate
+    from gristmill.cli.print_estimate import make_estimate
     from gristmill.core.records.run_record_store import RecordStore
     from gristmill.observe.estimate import ESTIMATE_FILE
 

@@ -261,7 +261,7 @@ class CompositeStage(ProcessingStage[In, Out]):
 
     def process(self, task: In) -> Answer[Out]:
         """Pass a task through the parts, in this process: for calls by hand. Pipelines run the parts themselves."""
-        from gristmill.core.curator.composite_calls import process_directly
+        from gristmill.core.curator.call_composite import process_directly
 
         answer: Answer[Out] = process_directly(self, task)
         return answer

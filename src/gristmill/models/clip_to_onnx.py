@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gristmill.core.errors import InputError, PlanError, require
-from gristmill.models.clip import OUTPUTS, ClipWeights, EncoderShape
+from gristmill.models.clip_architecture import OUTPUTS, ClipWeights, EncoderShape
 from gristmill.models.model_loader import IMAGE, TEXT
 
 OPSET, IR = 18, 9

@@ -69,7 +69,7 @@ def load_model(place: Path, part: str = IMAGE, device: Device | None = None, eng
 
 
 def _load_clip(place: Path, part: str, device: Device, engine: str) -> Model:
-    from gristmill.models.clip import ClipWeights
+    from gristmill.models.clip_architecture import ClipWeights
 
     clip = ClipWeights.read(place)
     if engine == "torch" or (engine == "auto" and _installed("torch")):

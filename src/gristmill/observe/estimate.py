@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 from gristmill.core.executor import Executor, Progress, SilentObserver
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.stage_roles import EndpointForecast, EndpointRole, output_directory_of
+from gristmill.observe.pipeline_on_sample import InputSample
 from gristmill.observe.run_snapshot import stage_positions
-from gristmill.observe.sample_pipeline import InputSample
 
 if TYPE_CHECKING:
     from gristmill.core.pipeline import Pipeline

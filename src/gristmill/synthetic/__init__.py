@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gristmill.synthetic.conversation import ConversationStage as ConversationStage
     from gristmill.synthetic.judge import LLMFilter as LLMFilter
     from gristmill.synthetic.judge import LLMJudgeStage as LLMJudgeStage
+    from gristmill.synthetic.multilingual_texts import QAMultilingualSyntheticStage as QAMultilingualSyntheticStage
     from gristmill.synthetic.nemotron_cc import DistillStage as DistillStage
     from gristmill.synthetic.nemotron_cc import DiverseQAStage as DiverseQAStage
     from gristmill.synthetic.nemotron_cc import ExtractKnowledgeStage as ExtractKnowledgeStage
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
         KnowledgeListPostProcessingStage as KnowledgeListPostProcessingStage,
     )
     from gristmill.synthetic.prompt_stage import PromptStage as PromptStage
-    from gristmill.synthetic.qa_multilingual import QAMultilingualSyntheticStage as QAMultilingualSyntheticStage
     from gristmill.synthetic.rejection_sampling import RejectionSamplingStage as RejectionSamplingStage
     from gristmill.synthetic.rewrite import RewriteStage as RewriteStage
     from gristmill.synthetic.rubric import Rubric as Rubric

@@ -80,11 +80,11 @@ if TYPE_CHECKING:
     from gristmill.text.filters.source_code import XMLHeaderFilter as XMLHeaderFilter
     from gristmill.text.filters.token_count import TokenCountFilter as TokenCountFilter
     from gristmill.text.filters.url_blocklist import UrlBlocklistFilter as UrlBlocklistFilter
-    from gristmill.text.filters.vocabulary import C4BadWordsFilter as C4BadWordsFilter
-    from gristmill.text.filters.vocabulary import FlaggedWordsFilter as FlaggedWordsFilter
-    from gristmill.text.filters.vocabulary import StopWordRatioFilter as StopWordRatioFilter
-    from gristmill.text.filters.vocabulary import UnigramLogProbFilter as UnigramLogProbFilter
-    from gristmill.text.filters.vocabulary import write_unigrams as write_unigrams
+    from gristmill.text.filters.word_filters import C4BadWordsFilter as C4BadWordsFilter
+    from gristmill.text.filters.word_filters import FlaggedWordsFilter as FlaggedWordsFilter
+    from gristmill.text.filters.word_filters import StopWordRatioFilter as StopWordRatioFilter
+    from gristmill.text.filters.word_filters import UnigramLogProbFilter as UnigramLogProbFilter
+    from gristmill.text.filters.word_filters import write_unigrams as write_unigrams
     from gristmill.text.language_identification import FastTextLangId as FastTextLangId
     from gristmill.text.language_identification import IdentifyLanguage as IdentifyLanguage
     from gristmill.text.modifiers.html_markup import HtmlEntityDecoder as HtmlEntityDecoder

@@ -30,7 +30,8 @@ from gristmill.core.arrow.table_conversion import to_array
 from gristmill.core.deciding_stage import Rule, rule_of_bounds
 from gristmill.core.errors import ContractError
 from gristmill.core.run.row_progress import in_turn
-from gristmill.text.statistics import column_statistics, reference
+from gristmill.text.statistics import column_statistics
+from gristmill.text.statistics import kernel_reference as reference
 from gristmill.text.statistics.word_segmentation import (
     DICTIONARY_LANGUAGE,
     check_dictionary,
@@ -165,7 +166,7 @@ class BoundedFilter(DocumentFilter):
 class StatisticFilter(BoundedFilter):
     """A filter whose score is computed from statistics of the text, counted once for all such filters.
 
-    The statistics are defined in `statistics/reference.py`.
+    The statistics are defined in `statistics/kernel_reference.py`.
     """
 
     score_type = pa.float64()

@@ -24,7 +24,8 @@ from gristmill.core.deciding_stage import Measures, Rule, rule_of_bounds
 from gristmill.core.records.drop_reasons import limit_text
 from gristmill.core.run.row_progress import in_turn
 from gristmill.text.document_filter import BoundedFilter, DocumentFilter
-from gristmill.text.statistics import column_statistics, reference
+from gristmill.text.statistics import column_statistics
+from gristmill.text.statistics import kernel_reference as reference
 from gristmill.text.statistics.word_segmentation import is_written_without_spaces
 from gristmill.text.text_columns import as_array
 
@@ -108,7 +109,7 @@ class StatisticRuleFilter(RuleFilter):
 
     @abstractmethod
     def statistics(self) -> tuple[str, ...]:
-        """The names of the statistics, which are defined in `statistics/reference.py`."""
+        """The names of the statistics, which are defined in `statistics/kernel_reference.py`."""
 
     @abstractmethod
     def measure_counts(self, counts: Mapping[str, Any]) -> Measures:
@@ -137,7 +138,7 @@ class LexemeRuleFilter(StatisticRuleFilter):
 
     @abstractmethod
     def statistics(self) -> tuple[str, ...]:
-        """The names of the statistics, which are defined in `statistics/reference.py`."""
+        """The names of the statistics, which are defined in `statistics/kernel_reference.py`."""
 
     def measure(self, text: str) -> Mapping[str, float]:
         counts = reference.count_statistics(text, self.statistics(), self.language)

@@ -16,7 +16,7 @@ from typing import Any
 from gristmill.core.errors import InputError, require
 from gristmill.io.storage.file_input import file_system
 from gristmill.video.batch import BadVideo
-from gristmill.video.container.byte_range import ByteRange
+from gristmill.video.container.byte_range_file import ByteRange
 from gristmill.video.container.video_format import FFMPEG_NAMES, HEAD_BYTES, MKV, shown_beginning, video_format
 
 REMOTE_BLOCK_BYTES = 2**20

@@ -22,7 +22,7 @@ from gristmill.view.data.row_scan import RowScan, ScanCache
 from gristmill.view.data.row_sets import RowSet, RunOrDataset
 from gristmill.view.data.sound_marks import own_segment, sound_marks
 from gristmill.view.data.whatif import JudgedRows, ScoreLimits, ScoreReader
-from gristmill.view.pages import row_duplicates
+from gristmill.view.pages import find_duplicates
 from gristmill.view.pages.cell_values import python_rows
 from gristmill.view.pages.film_timeline import film_timeline
 from gristmill.view.pages.html_elements import SafeHtml, element, printable
@@ -210,7 +210,7 @@ class PageRoutes:
         lower = {name.lower(): name for name in row.values}
         ids = [lower[name] for name in ID_COLUMNS if name in lower]
         values = row.values
-        cluster = row_duplicates.cluster_of(self.data, values, ids)
+        cluster = find_duplicates.cluster_of(self.data, values, ids)
         filters = self.scores.filters()
         scores = self.scores.scores_of_row(_row_key(values)) if filters and _row_key(values) else {}
         line = film_timeline(clips_of_film(self.data, values), clip_span(values))

@@ -17,8 +17,8 @@ from typing import Any
 import yaml
 
 from gristmill.audio.batch import AudioBatch
-from gristmill.audio.clean_sound import MonoConversionStage
 from gristmill.audio.join_segments import SegmentConcatenationStage, TimestampMapperStage
+from gristmill.audio.sound_transforms import MonoConversionStage
 from gristmill.audio.speakers.speaker_stages import SpeakerSeparationStage
 from gristmill.audio.speech.rating_filters import BandFilterStage, SIGMOSFilterStage, UTMOSFilterStage
 from gristmill.audio.speech.voice_segments import VADSegmentationStage

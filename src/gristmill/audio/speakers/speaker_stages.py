@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.audio.batch import AUDIO_FILEPATH, DURATION, OFFSET, AudioBatch
-from gristmill.audio.clean_sound import with_segments
+from gristmill.audio.sound_transforms import with_segments
 from gristmill.audio.speakers.diarise import Turn, diarise, merged_turns
 from gristmill.audio.speakers.speaker_model import SpeakerModel, check_speaker_model
 from gristmill.audio.speech.package_weights import RATE

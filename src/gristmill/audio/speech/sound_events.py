@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.audio.batch import AudioBatch
-from gristmill.audio.clean_sound import check_rate
 from gristmill.audio.decode import Sound
+from gristmill.audio.sound_transforms import check_rate
 from gristmill.audio.speech.package_weights import session
 from gristmill.audio.transcripts.transcript_flags import nested, values_of
 from gristmill.audio.waveforms import WaveformStage

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 
 from gristmill.audio.batch import AUDIO_FILEPATH, DURATION, OFFSET, AudioBatch
-from gristmill.audio.clean_sound import with_segments
 from gristmill.audio.decode import Sound
+from gristmill.audio.sound_transforms import with_segments
 from gristmill.audio.speech.silero import (
     SILERO,
     SpeechLimits,

@@ -24,8 +24,8 @@ import pyarrow as pa
 
 from gristmill.audio.audio_task import AudioTask
 from gristmill.audio.batch import AUDIO_FILEPATH, DURATION, OFFSET, TEXT, AudioBatch
-from gristmill.audio.clean_sound import ResampledSound
 from gristmill.audio.read import MANIFEST_EXTENSIONS, ManifestReaderStage
+from gristmill.audio.sound_transforms import ResampledSound
 from gristmill.audio.transcripts.transcript_flags import nested, values_of
 from gristmill.audio.write_manifest import ManifestWriterStage
 from gristmill.audio.write_recordings import AudioWebDatasetWriter

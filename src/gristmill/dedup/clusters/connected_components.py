@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.core.arrow.native_kernels import kernels
-from gristmill.dedup.columns import reference
+from gristmill.dedup.columns import kernel_reference as reference
 from gristmill.dedup.columns.arrow_numpy import Column, Numbers, from_numbers, numbers
 from gristmill.dedup.signatures.lsh import distinct_pairs
 

@@ -1,4 +1,4 @@
 """Columns as deduplication reads them: Arrow to numpy, texts, normal forms and hashes.
 
-`reference.py` defines in plain Python what the kernels in C compute.
+`kernel_reference.py` defines in plain Python what the kernels in C compute.
 """

@@ -53,7 +53,7 @@ def _hashes(array: pa.Array, seed: int) -> bytes:
     if kernels is not None:
         found: bytes = kernels.hash128(array, seed)
         return found
-    from gristmill.dedup.columns import reference
+    from gristmill.dedup.columns import kernel_reference as reference
 
     raw = [value.encode() if isinstance(value, str) else value for value in array.to_pylist()]
     return b"".join(bytes(16) if value is None else reference.xxh3(value, seed) for value in raw)

@@ -21,7 +21,7 @@ from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.native_kernels import kernels
 from gristmill.core.errors import did_you_mean
 from gristmill.core.fast_dataclass import fast_dataclass
-from gristmill.dedup.columns import reference
+from gristmill.dedup.columns import kernel_reference as reference
 from gristmill.dedup.columns.arrow_numpy import Column, as_text, from_numbers, validity
 
 FORMS = ("NFC", "NFD", "NFKC", "NFKD")

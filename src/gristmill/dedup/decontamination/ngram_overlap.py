@@ -27,10 +27,10 @@ from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.native_kernels import kernels
 from gristmill.core.fast_dataclass import fast_dataclass
-from gristmill.dedup.columns import reference
+from gristmill.dedup.columns import kernel_reference as reference
 from gristmill.dedup.columns.arrow_numpy import Column, Numbers, as_text, from_numbers, numbers
+from gristmill.dedup.columns.kernel_reference import UNSPACED_CLASS, WORD
 from gristmill.dedup.columns.normalisation import Normalisation
-from gristmill.dedup.columns.reference import UNSPACED_CLASS, WORD
 
 SEED = 13
 FORM = Normalisation(punctuation=True)

@@ -24,7 +24,7 @@ import pyarrow as pa
 from gristmill.core.arrow.native_kernels import kernels
 from gristmill.core.batch import Batch
 from gristmill.core.stage import Columns
-from gristmill.dedup.columns import reference
+from gristmill.dedup.columns import kernel_reference as reference
 from gristmill.dedup.columns.arrow_numpy import Column, Numbers, as_one_array, flags, from_numbers
 from gristmill.dedup.columns.batch_texts import texts_of
 from gristmill.dedup.columns.column_hashes import hash128

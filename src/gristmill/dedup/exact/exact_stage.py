@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from gristmill.dedup.columns.normalisation import Normalisation
     from gristmill.dedup.index.dedup_index import DedupIndex
     from gristmill.dedup.index.extend_index import DroppedRows, KeyTables
-    from gristmill.dedup.index.index_selection import StageIndexes
+    from gristmill.dedup.index.stage_indexes import StageIndexes
 
 DEFAULT_TEXT_FIELD = "text"
 _HASH, _RANK = "hash", "rank"

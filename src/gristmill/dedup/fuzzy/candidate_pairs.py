@@ -56,7 +56,7 @@ from gristmill.dedup.fuzzy.exchange_rows import (
 )  # fmt: skip
 from gristmill.dedup.fuzzy.fuzzy_index import known_pairs
 from gristmill.dedup.index.index_lookup import IndexedPart, IndexedPartitions, IndexLookup
-from gristmill.dedup.index.index_selection import StageIndexes
+from gristmill.dedup.index.stage_indexes import StageIndexes
 from gristmill.dedup.signatures.document_sketch import BUCKETS, buckets_of, entry_pairs, set_jaccard, signature_jaccard
 from gristmill.dedup.signatures.minhash import Shingling
 from gristmill.dedup.signatures.search_quality import jaccard, sample_pairs

@@ -26,7 +26,7 @@ from gristmill.core.errors import ColumnError, printable
 from gristmill.core.stage import Columns
 from gristmill.dedup.clusters.cluster_table import SIMILARITY
 from gristmill.dedup.clusters.keep_policy import FIRST, Keep
-from gristmill.dedup.columns import reference
+from gristmill.dedup.columns import kernel_reference as reference
 from gristmill.dedup.columns.arrow_numpy import Numbers, as_one_array, from_numbers, numbers
 from gristmill.dedup.fuzzy.hash_distance_stages import ABOUT, NODE, OTHER, PairClusteringStage, about_rows
 from gristmill.io.exchange.keyed_stage import KeyedStage

@@ -34,7 +34,7 @@ from gristmill.core.task import id_sort_key
 from gristmill.dedup.clusters.cluster_table import CLUSTER, ID, PARTNER, SIMILARITY, CommitVerdicts, ids
 from gristmill.dedup.clusters.connected_components import components
 from gristmill.dedup.clusters.keep_policy import FIRST, Keep, choose_kept, policy
-from gristmill.dedup.columns import reference
+from gristmill.dedup.columns import kernel_reference as reference
 from gristmill.dedup.columns.arrow_numpy import Column, Numbers, as_one_array, as_text, from_numbers, numbers
 from gristmill.dedup.columns.batch_texts import texts_of
 from gristmill.dedup.columns.column_hashes import hash64

@@ -41,8 +41,8 @@ from gristmill.io.exchange.verdict_stage import KEEP, ROW, TASK, SpoolExchange, 
 from gristmill.io.storage.output_directory import OutputDirectory
 
 if TYPE_CHECKING:
-    from gristmill.dedup.index.index_selection import StageIndexes
     from gristmill.dedup.index.indexed_stage import IndexedStage
+    from gristmill.dedup.index.stage_indexes import StageIndexes
 
 _ROW_BITS = 40
 

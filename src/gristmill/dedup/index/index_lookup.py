@@ -25,7 +25,7 @@ from gristmill.core.stage_roles import PlanningRole, RecordsLocation
 from gristmill.dedup.clusters.cluster_table import ID, SNAPSHOT
 from gristmill.dedup.columns.arrow_numpy import Numbers
 from gristmill.dedup.index.index_files import IndexFileReader
-from gristmill.dedup.index.index_selection import StageIndexes
+from gristmill.dedup.index.stage_indexes import StageIndexes
 from gristmill.io.exchange.exchange import DEFAULT_SORT_BYTES, Exchange, ListPartitions, PartitionTask
 
 

@@ -18,7 +18,7 @@ from gristmill.io.exchange.verdict_stage import SpoolExchange, VerdictExchange, 
 if TYPE_CHECKING:
     from gristmill.dedup.index.dedup_index import DedupIndex
     from gristmill.dedup.index.extend_index import DroppedRows, KeyTables
-    from gristmill.dedup.index.index_selection import StageIndexes
+    from gristmill.dedup.index.stage_indexes import StageIndexes
 
 
 class IndexedStage(VerdictStage):
@@ -61,7 +61,7 @@ class IndexedStage(VerdictStage):
         return super().judging(spools)
 
     def _open_indexes(self) -> StageIndexes:
-        from gristmill.dedup.index.index_selection import StageIndexes
+        from gristmill.dedup.index.stage_indexes import StageIndexes
 
         prefix_ids = self.id_field is None
         return StageIndexes(self.name, self.index_kind, self.index_parameters(), self.against, self.extend, prefix_ids)

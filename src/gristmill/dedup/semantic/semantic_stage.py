@@ -28,7 +28,7 @@ from gristmill.core.batch import Batch
 from gristmill.core.stage import Columns
 from gristmill.core.task import WrittenFiles
 from gristmill.dedup.clusters.cluster_table import ID, SIMILARITY, CommitVerdicts, ids, row_numbers
-from gristmill.dedup.columns import reference
+from gristmill.dedup.columns import kernel_reference as reference
 from gristmill.dedup.columns.arrow_numpy import Numbers, from_numbers, numbers
 from gristmill.dedup.semantic.cell_exchange import AssignCells, CellPlan, CompareCells
 from gristmill.dedup.semantic.embedding_columns import embeddings_of, matrix_of

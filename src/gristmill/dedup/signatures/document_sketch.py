@@ -16,7 +16,7 @@ import pyarrow as pa
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.native_kernels import kernels
 from gristmill.core.fast_dataclass import fast_dataclass
-from gristmill.dedup.columns import reference
+from gristmill.dedup.columns import kernel_reference as reference
 from gristmill.dedup.columns.arrow_numpy import Column, Numbers, as_one_array, as_text, from_numbers, numbers
 from gristmill.dedup.signatures.lsh import band_hashes, bucket_pairs
 from gristmill.dedup.signatures.minhash import Shingling, signature_matrix, signatures

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from gristmill.core.arrow.native_kernels import kernels
 from gristmill.core.fast_dataclass import fast_dataclass
-from gristmill.dedup.columns import reference
+from gristmill.dedup.columns import kernel_reference as reference
 from gristmill.dedup.columns.arrow_numpy import Column, Numbers, as_one_array, as_text, flags, from_numbers, numbers
 
 SIZE = 260

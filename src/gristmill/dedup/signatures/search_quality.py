@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from gristmill.core.arrow.native_kernels import kernels
 from gristmill.core.fast_dataclass import fast_dataclass
-from gristmill.dedup.columns import reference
+from gristmill.dedup.columns import kernel_reference as reference
 from gristmill.dedup.columns.arrow_numpy import Column, Numbers, as_text, from_numbers, numbers
 from gristmill.dedup.signatures.document_sketch import set_jaccard
 from gristmill.dedup.signatures.lsh import band_rows, bucket_pairs, probability

@@ -28,7 +28,7 @@ import pyarrow as pa
 from gristmill.core.arrow.native_kernels import kernels
 from gristmill.core.batch import Batch
 from gristmill.core.stage import Columns, CompositeStage, ProcessingStage
-from gristmill.dedup.columns import reference
+from gristmill.dedup.columns import kernel_reference as reference
 from gristmill.dedup.columns.arrow_numpy import Column, Numbers, as_bytes, as_one_array, flags, from_numbers, numbers
 from gristmill.dedup.columns.batch_texts import texts_of
 from gristmill.dedup.substring.cut_spans import (

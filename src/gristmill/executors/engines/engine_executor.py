@@ -2,7 +2,7 @@
 
 The engine gets the groups before the first that gathers, and all tasks that enter them. It decides when and where each
 task runs, and passes rows from group to group. The accounting stays here: every call of the engine posts a receipt
-(`coordinator.py`).
+(`driver_channel.py`).
 
 Tasks that went through one call together form a delivery. Nothing of a delivery counts until it is complete: every task
 that went in, and everything made of it up to the engine's last group, has a receipt. So tasks count exactly once,
@@ -36,7 +36,7 @@ from gristmill.core.records.stage_stats import StageStats
 from gristmill.core.run.lost_tasks import ancestor_ids
 from gristmill.core.run.task_flow import CallOutput, WorkerCall
 from gristmill.core.task import Lineage
-from gristmill.executors.engines.coordinator import CallReceipt, CoordinatorUpdate, EngineCoordinator, ResultOwner
+from gristmill.executors.engines.driver_channel import CallReceipt, CoordinatorUpdate, EngineCoordinator, ResultOwner
 from gristmill.executors.engines.guard_process import (
     GRACE_SECONDS,
     LINGER_SECONDS,

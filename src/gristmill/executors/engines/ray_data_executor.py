@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from gristmill.core.errors import require
 from gristmill.core.executor import Machine
-from gristmill.executors.engines.coordinator import GroupRunner
+from gristmill.executors.engines.driver_channel import GroupRunner
 from gristmill.executors.engines.engine_executor import EngineExecutor, EngineJob, tasks_per_call
 from gristmill.executors.engines.guard_process import GroupAssignment
 from gristmill.executors.setting_checks import UNSUPPORTED_SETTINGS

@@ -9,7 +9,7 @@ from typing import Any
 import cosmos_xenna.pipelines.v1 as xenna
 from ray.runtime_env import RuntimeEnv
 
-from gristmill.executors.engines.coordinator import GroupRunner
+from gristmill.executors.engines.driver_channel import GroupRunner
 from gristmill.executors.engines.engine_executor import EngineJob, tasks_per_call
 
 

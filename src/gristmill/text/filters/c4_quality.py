@@ -15,8 +15,8 @@ from gristmill.samples.argument_checks import check_count
 from gristmill.text.document_filter import BoundedFilter
 from gristmill.text.modifiers.line_cleaners import C4_POLICY_PHRASES, JAVASCRIPT, LINE_END_MARKS, LineCleaner
 from gristmill.text.rule_filter import NumberedRuleFilter
+from gristmill.text.statistics.kernel_reference import LOREM_IPSUM
 from gristmill.text.statistics.lexemes import count_sentences
-from gristmill.text.statistics.reference import LOREM_IPSUM
 from gristmill.text.text_columns import as_array
 
 if TYPE_CHECKING:

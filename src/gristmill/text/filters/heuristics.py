@@ -24,7 +24,7 @@ from gristmill.text.document_filter import (
     score_array,
     values_to_score,
 )
-from gristmill.text.statistics.reference import SCORED_URL
+from gristmill.text.statistics.kernel_reference import SCORED_URL
 
 if TYPE_CHECKING:
     from gristmill.text.text_columns import Texts

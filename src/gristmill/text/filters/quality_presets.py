@@ -18,9 +18,10 @@ from gristmill.core.run.row_progress import in_turn
 from gristmill.samples.argument_checks import check_count, check_not_negative, check_ratio
 from gristmill.text.document_filter import safe_ratio
 from gristmill.text.rule_filter import LexemeRuleFilter, StatisticRuleFilter
-from gristmill.text.statistics import column_statistics, reference
+from gristmill.text.statistics import column_statistics
+from gristmill.text.statistics import kernel_reference as reference
+from gristmill.text.statistics.kernel_reference import LONGEST_SHORT_LINE, MAX_NGRAM_WORDS
 from gristmill.text.statistics.lexemes import found_lexemes
-from gristmill.text.statistics.reference import LONGEST_SHORT_LINE, MAX_NGRAM_WORDS
 from gristmill.text.text_columns import as_array
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
 """Repetition filters: how much of a document is repeated lines, paragraphs or n-grams.
 
 They come from Gopher and compute the scores of the NeMo Curator filters of the same names. Lines, paragraphs and
-n-grams are defined in `statistics/reference.py`. Documents without any get the score that is furthest from being kept.
+n-grams are defined in `statistics/kernel_reference.py`. Documents without any get the score that is furthest from being
+kept.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from gristmill.core.arrow.lazy_compute import pc
 from gristmill.samples.argument_checks import check_language, check_ratio
 from gristmill.text.document_filter import StatisticFilter, safe_ratio
 from gristmill.text.filters.heuristics import RatioFilter
-from gristmill.text.statistics.reference import MAX_NGRAM_WORDS
+from gristmill.text.statistics.kernel_reference import MAX_NGRAM_WORDS
 
 
 class RepeatedLinesFilter(RatioFilter):

@@ -15,7 +15,7 @@ from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.samples.argument_checks import check_count
 from gristmill.text.document_modifier import DocumentModifier
-from gristmill.text.statistics.reference import LOREM_IPSUM, POLICY_PHRASES
+from gristmill.text.statistics.kernel_reference import LOREM_IPSUM, POLICY_PHRASES
 from gristmill.text.text_columns import as_array
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ ROWS_PER_REPLACE = 1024
 """Text is replaced in this many rows at a time, which bounds the memory of intermediate columns."""
 
 REMOVED_URL = r"(?i)https?://\S+|www\.\S+"
-"""What counts as a URL in `UrlRemover`, in any case. `SCORED_URL` of `statistics/reference.py` is stricter."""
+"""What counts as a URL in `UrlRemover`, in any case. `SCORED_URL` of `statistics/kernel_reference.py` is stricter."""
 
 
 def replace_patterns(texts: Texts, rules: Sequence[tuple[str, str]]) -> pa.Array:

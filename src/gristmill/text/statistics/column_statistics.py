@@ -1,4 +1,4 @@
-"""Statistics of text columns: counted in C if the extension was built, otherwise in Python by `reference.py`.
+"""Statistics of text columns: counted in C if the extension was built, otherwise in Python by `kernel_reference.py`.
 
 Filters of the same text share the counts, which stay with the batch and with those of its rows that are kept. In
 `setup`, stages announce the statistics that they will need, in the order in which they run, and which columns they
@@ -19,7 +19,7 @@ from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.arrow.native_kernels import kernels
 from gristmill.core.run.row_progress import in_turn
-from gristmill.text.statistics import reference
+from gristmill.text.statistics import kernel_reference as reference
 from gristmill.text.statistics.word_segmentation import split_words
 
 ColumnStatistics = Mapping[str, pa.Array]

@@ -26,7 +26,7 @@ from gristmill.video.frame_analysis import (
     FrameRequest,
     FrameSeries,
 )
-from gristmill.video.motion import reference
+from gristmill.video.motion import kernel_reference as reference
 from gristmill.video.motion.vector_grid import VECTOR_CODECS, PictureGrid, vector_field
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import numpy as np
 
 from gristmill.core.arrow.native_kernels import kernels
 from gristmill.video.frame_analysis import GRAY, SAMPLED, SHOT, YUV, FrameAnalyser, FrameRequest, FrameSeries
-from gristmill.video.shots import reference
+from gristmill.video.shots import kernel_reference as reference
 from gristmill.video.shots.cut_rules import adaptive_cuts, content_cuts, fade_cuts, shot_numbers
 
 if TYPE_CHECKING:
