@@ -17,6 +17,7 @@ from gristmill.models.caption_tokenizer import CaptionTokenizer
 from gristmill.models.fixed_shape_batches import prefetch_rows, run_in_batches
 from gristmill.models.model_loader import ModelInput
 from gristmill.models.score_heads import ScoreHead
+from gristmill.models.text.encoder_graph import EncoderWeights
 from gristmill.models.weights import read_weights
 from tests.models.clip_fixtures import (
     PICTURES,
@@ -290,4 +291,6 @@ def test_the_command_writes_onnx_files(clip: Path, tmp_path: Path) -> None:
     assert load_model(tmp_path / "out", "text").inputs[0].name == "input_ids"
     done = CliRunner().invoke(app, ["models", "export", str(tmp_path / "nothing"), "--onnx", str(tmp_path / "out")])
     assert done.exit_code == 2
-    assert "give the directory of a CLIP model" in done.output
+    assert "give the directory of a CLIP model, or of a model of text" in " ".join(done.output.split())
+    with pytest.raises(InputError, match=r"nothing has no config\.json"):
+        EncoderWeights.read(tmp_path / "nothing")

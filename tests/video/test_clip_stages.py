@@ -25,6 +25,7 @@ from gristmill.video import (
     VideoFrameExtractionStage,
     VideoFrozenFilter,
     VideoLetterboxFilter,
+    VideoReader,
     VideoScore,
     VideoScoreFilter,
     VideoTextFilter,
@@ -218,3 +219,19 @@ def test_odd_films_go_through_all_stages(tmp_path: Path) -> None:
     assert found["deep"]["motion_source"] == "blocks"
     assert found["deep"]["motion_score_global_mean"] > 0
     assert found["444"]["VideoBrightnessFilter"] == pytest.approx(found["deep"]["VideoBrightnessFilter"], abs=0.02)
+
+
+def test_a_preview_shows_each_clip_of_a_film() -> None:
+    stages = [
+        VideoReader(str(FILM)),
+        FixedStrideExtractorStage(5.0, 5.0),
+        MotionVectorDecodeStage(),
+        MotionFilterStage(),
+    ]
+    rows = Pipeline("clips", stages=stages).preview(n=10)
+    ran = Pipeline("clips", stages=stages).run(LocalExecutor(num_workers=0))
+    assert [row.data["start"] for row in rows] == [0.0, 5.0, 10.0, 15.0]
+    kept = [start for batch in ran for start in batch.data.column("start").to_pylist()]
+    assert [row.data["start"] for row in rows if row.kept] == kept
+    assert len(kept) < 4
+    assert len({row.scores["motion_score_global_mean"] for row in rows}) == 4

@@ -28,7 +28,10 @@ def export(place: str | Path, out: str | Path) -> list[Path]:
     """Export the model in `place` to ONNX files in `out`, which then works without PyTorch. Returns the files."""
     source, target = Path(place).expanduser(), Path(out).expanduser()
     if not (source / "config.json").is_file():
-        raise InputError(f"{source} has no config.json: give the directory of a CLIP model as saved by `transformers`")
+        raise InputError(
+            f"{source} has no config.json: give the directory of a CLIP model, or of a model of text, as saved by "
+            "`transformers`"
+        )
     onnx = require("onnx", "onnx", "writing ONNX files")
     clip = ClipWeights.read(source)
     target.mkdir(parents=True, exist_ok=True)

@@ -164,8 +164,10 @@ def test_an_endpoint_that_refuses_everything_ends_the_run(llm_server: str) -> No
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}/v1"
-        with pytest.raises(EndpointError, match=r"\(tried 2 times\)\. Is the server running"):
+        with pytest.raises(EndpointError, match=r"\(tried 2 times\)\. Is the server running\? .*same run_dir"):
             ask(AsyncOpenAIClient(base_url=url, base_delay=0.01, max_retries=1), question(1))
+        with pytest.raises(EndpointError, match=r"Is the server running\?$"):  # what the doctor says
+            asyncio.run(AsyncOpenAIClient(base_url=url).models())
 
 
 def test_a_connection_that_the_server_closed_meanwhile_is_made_anew(llm_server: str) -> None:

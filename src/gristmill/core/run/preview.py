@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -181,13 +181,28 @@ class _Trace:
 
     def _follow(self, answer: Task[Any], parent: Batch, stage: str) -> Task[Any]:
         """The answer with row numbers. A new batch has none; with as many rows as its parent, they are the same."""
-        if not isinstance(answer, Batch) or _ROW in answer.data.column_names or not answer.num_items:
+        if not isinstance(answer, Batch) or not answer.num_items:
             return answer
+        if _ROW in answer.data.column_names:
+            return self._tell_apart(answer)
         numbers = parent.data.column(_ROW)
         if answer.num_items == len(numbers):
             return answer.with_data(answer.data.append_column(_ROW, numbers))
         self.lost |= set(numbers.to_pylist())
         return self._number(answer, stage)
+
+    def _tell_apart(self, batch: Batch) -> Batch:
+        """Give rows that were made of one row, such as the clips of a film, numbers of their own."""
+        numbers: list[int] = batch.data.column(_ROW).to_pylist()
+        if len(set(numbers)) == len(numbers):
+            return batch
+        seen: set[int] = set()
+        for index, (number, data) in enumerate(zip(numbers, table_to_rows(batch.data.drop_columns(_ROW)), strict=True)):
+            numbers[index] = len(self.rows) if number in seen else number
+            seen.add(number)
+            self.rows[numbers[index]] = replace(self.rows[number], data=data, scores=dict(self.rows[number].scores))
+        place = batch.data.column_names.index(_ROW)
+        return batch.with_data(batch.data.set_column(place, _ROW, make_array(numbers, pa.int64())))
 
     def _number(self, batch: Batch, made_by: str | None = None) -> Batch:
         """Take as many rows as are still needed, and number them so that they can be followed."""

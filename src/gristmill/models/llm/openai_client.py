@@ -187,7 +187,9 @@ class AsyncOpenAIClient(PlainParameters):
         times = f" (tried {tries} times)" if tries > 1 else ""
         if failure.status in _FOR_ALL or failure.status == 0:
             hint = _hint(failure.status, self.base_url)
-            raise EndpointError(f"{self.base_url}: {failure.reason}{times}. {hint}")
+            raise EndpointError(
+                f"{self.base_url}: {failure.reason}{times}. {hint}{_KEPT if not failure.status else ''}"
+            )
         return FailedRequest(f"{failure.reason}{times}", failure.raw or None, failure.status)
 
     def _delay(self, failure: _Failure, failures: int) -> float:
@@ -351,6 +353,9 @@ def _unreachable(error: OSError) -> int | None:
     return 0 if nobody else None
 
 
+_KEPT = " `gristmill doctor --endpoint URL` checks it. Answers so far are kept: start again with the same run_dir"
+
+
 def _hint(status: int | None, base_url: str) -> str:
     if status in (401, 403):
         return "Check api_key, for example ${env:OPENAI_API_KEY} in a recipe"
@@ -358,7 +363,4 @@ def _hint(status: int | None, base_url: str) -> str:
         return "The account has no credit left"
     if status in (404, 405):
         return f"Check base_url, which mostly ends with /v1, and the name of the model: {base_url}/models lists them"
-    return (
-        "Is the server running? `gristmill doctor --endpoint URL` checks it. Answers so far are kept: start again with "
-        "the same run_dir"
-    )
+    return "Is the server running?"

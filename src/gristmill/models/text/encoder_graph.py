@@ -58,6 +58,8 @@ class EncoderWeights:
 
     @classmethod
     def read(cls, place: Path) -> EncoderWeights:
+        if not (place / "config.json").is_file():
+            raise InputError(f"{place} has no config.json: give the directory of a model as saved by `transformers`")
         config = encoder_config(place)
         kind = config.get("model_type")
         if kind not in (*BERT, *DEBERTA):

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.native_kernels import kernels
-from gristmill.core.arrow.table_conversion import table_to_rows
+from gristmill.core.arrow.table_conversion import POSITION, table_to_rows
 from gristmill.core.errors import ColumnError, InputError, did_you_mean
 from gristmill.core.task import FileSlice
 from gristmill.io.formats.jsonl import read_jsonl
@@ -68,7 +68,7 @@ def read_labelled(paths: Paths, text_field: str, label_field: str) -> LabelledTe
     for file in list_files(paths, EXTENSIONS, {}):
         columns: set[str] = set()
         for row in _rows(file.path):
-            columns.update(row)
+            columns.update(row.keys() - {POSITION})
             text, label = row.get(text_field), row.get(label_field)
             if isinstance(text, str) and label is not None:
                 found.texts.append(text)
