@@ -104,6 +104,8 @@ def test_clips_are_encoded_by_the_encoder_that_was_asked_for(encoder: str) -> No
     with open_cutter(str(FILM)) as cutter:
         clip = cutter.cut(12_288, 12_288 * 2, TranscodeSettings(cut="encode", encoder=encoder, height=90))
     assert clip.way == "encode"
+    with av.open(io.BytesIO(clip.data)) as container:
+        assert clip.codec == container.streams.video[0].codec_context.codec.canonical_name
     got = decoded(clip.data)
     assert len(got) == 24
     assert got[0][1].shape == (90, 160)

@@ -23,6 +23,7 @@ from gristmill.video.decode import DecodeLimits, check_limits
 from gristmill.video.stream_info import OpenVideo, StreamInfo, open_video, reason_of
 from gristmill.video.transcode.encoders import (
     AUTO,
+    CODEC_NAMES,
     COPY,
     ENCODE,
     SMART,
@@ -238,7 +239,7 @@ class FilmCutter:
                 raise BadVideo("no frame of the clip could be decoded")
             out.mux(stream.encode(None))
             self._add_sound(out, audio, packets, start, settings)
-        return CutClip(data.getvalue(), ENCODE, stream.codec_context.name, count, 0, start, end)
+        return CutClip(data.getvalue(), ENCODE, CODEC_NAMES[settings.encoder], count, 0, start, end)
 
     # -- parts -----------------------------------------------------------------------------------------
 

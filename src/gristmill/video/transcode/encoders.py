@@ -20,6 +20,9 @@ X264, OPENH264, VP9, AV1, NVENC, X265 = ENCODERS = (
     "libx264", "libopenh264", "libvpx-vp9", "libsvtav1", "h264_nvenc", "libx265"
 )  # fmt: skip
 
+CODEC_NAMES = {X264: "h264", OPENH264: "h264", VP9: "vp9", AV1: "av1", NVENC: "h264", X265: "hevc"}
+"""What each encoder writes."""
+
 AUTO, COPY, SMART, ENCODE = CUTS = ("auto", "copy", "smart", "encode")
 
 _OPTIONS: Mapping[str, Mapping[str, str]] = {
