@@ -191,7 +191,7 @@ def books(demo: str, output: str, loop_turns: str = "30") -> dict[str, object]:
         mock.patch("gristmill.core.records.stage_stats.StageStats.gave", _nothing),
         mock.patch("gristmill.io.storage.checksum.xxhash.xxh3_128", _NoHash),
         mock.patch("gristmill.io.write.commit.write_manifest", _nothing),
-        mock.patch("gristmill.core.run.segment_runner.check_books", _nothing),
+        mock.patch("gristmill.core.run.run_segments.check_books", _nothing),
     ]
     demo_runs = tempfile.mkdtemp()
     seconds = {"with_s": 1e9, "without_s": 1e9, "report_s": 1e9}

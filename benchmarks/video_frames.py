@@ -39,7 +39,7 @@ from gristmill.video import (
     VideoFrozenFilter,
     analyse_video,
 )
-from gristmill.video.frame_analysis import MOTION_VECTORS, RGB, SHOT, CollectedFrames, FrameRequest, FrameSeries
+from gristmill.video.frame_analyser import MOTION_VECTORS, RGB, SHOT, CollectedFrames, FrameRequest, FrameSeries
 from gristmill.video.motion.vector_grid import PictureGrid, vector_field
 from gristmill.video.shots.transnet import CUT_PROBABILITY
 

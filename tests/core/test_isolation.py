@@ -17,7 +17,6 @@ from gristmill import DocumentBatch, ProcessingStage, Task
 from gristmill.core.errors import StageError, WorkerLostError
 from gristmill.core.records.quarantine import ErrorBudget
 from gristmill.core.run import isolation
-from gristmill.core.run.interrupts import forget_interrupt, interrupt
 from gristmill.core.run.isolation import (
     MAX_SUSPECT_PIECES,
     FailureHistory,
@@ -27,6 +26,7 @@ from gristmill.core.run.isolation import (
     suspect_pieces,
 )
 from gristmill.core.run.lost_tasks import RetryCheck, SentDigest
+from gristmill.core.run.user_interrupts import forget_interrupt, interrupt
 from gristmill.core.run.worker import Worker
 from gristmill.core.task import Lineage
 

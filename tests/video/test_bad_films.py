@@ -23,7 +23,7 @@ from gristmill.video import (
     VideoScoreFilter,
 )
 from gristmill.video.decode import DecodeLimits, analyse_video, probe_video
-from gristmill.video.frame_analysis import CollectedFrames, FrameRequest
+from gristmill.video.frame_analyser import CollectedFrames, FrameRequest
 from tests.video.film_fixtures import film, pictures
 from tests.video.test_cut import decoded
 from tests.video.test_one_pass import BrightnessFilter

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 
 from gristmill.core.arrow.native_kernels import kernels
 from gristmill.video import MotionAnalyser, analyse_video
-from gristmill.video.frame_analysis import MOTION_VECTORS, FrameAnalyser, FrameRequest, FrameSeries
+from gristmill.video.frame_analyser import MOTION_VECTORS, FrameAnalyser, FrameRequest, FrameSeries
 from gristmill.video.motion import kernel_reference as reference
 from gristmill.video.motion.motion_analyser import MOTION, MOTION_PATCHES, clip_motion
 from gristmill.video.motion.vector_grid import PictureGrid, vector_field

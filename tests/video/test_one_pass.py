@@ -25,7 +25,7 @@ from gristmill.video import (
     clip_rows,
 )
 from gristmill.video.filters import reduced
-from gristmill.video.frame_analysis import RGB, CollectedFrames
+from gristmill.video.frame_analyser import RGB, CollectedFrames
 from tests.video.film_fixtures import FILM, film
 
 

@@ -23,7 +23,7 @@ from gristmill.video import (
     TransNetDetector,
     analyse_video,
 )
-from gristmill.video.frame_analysis import SHOT, FrameSeries
+from gristmill.video.frame_analyser import SHOT, FrameSeries
 from gristmill.video.shots import kernel_reference as reference
 from gristmill.video.shots.clip_spans import shot_spans
 from gristmill.video.shots.cut_rules import adaptive_cuts, content_cuts, fade_cuts, shot_numbers

@@ -26,7 +26,7 @@ from gristmill.core.records.run_record_store import RecordStore
 from gristmill.core.records.sharded_run import Shard, begin_shard, finish_shard, keep_shard, open_shard
 from gristmill.core.result import Result
 from gristmill.core.run import stream_shutdown
-from gristmill.core.run.segment_runner import RunMonitor, assigned_directories, named_sources, run_segments
+from gristmill.core.run.run_segments import RunMonitor, assigned_directories, named_sources, run_segments
 from gristmill.core.secret_values import remember_secrets
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.stage_roles import CommitRole

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gristmill.core.lazy_imports import lazy
 
 if TYPE_CHECKING:
-    from gristmill.dedup.clusters.duplicate_ids import CURATOR_DEDUP_ID_STR as CURATOR_DEDUP_ID_STR
+    from gristmill.dedup.clusters.curator_duplicate_ids import CURATOR_DEDUP_ID_STR as CURATOR_DEDUP_ID_STR
     from gristmill.dedup.clusters.keep_policy import Keep as Keep
     from gristmill.dedup.clusters.removal_by_id import ImageDuplicatesRemovalStage as ImageDuplicatesRemovalStage
     from gristmill.dedup.clusters.removal_by_id import TextDuplicatesRemovalStage as TextDuplicatesRemovalStage

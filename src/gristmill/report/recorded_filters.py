@@ -24,7 +24,7 @@ from gristmill.core.errors import InputError, did_you_mean, shorten
 from gristmill.core.records.drop_reasons import limit_text
 from gristmill.core.records.value_identity import KIND, describe_value
 from gristmill.core.stage import ProcessingStage
-from gristmill.report.score_dependence import changed_labels, comparable_scores
+from gristmill.report.unchanged_scores import changed_labels, comparable_scores
 from gristmill.samples.filters import SampleFilter
 from gristmill.text.document_filter import DocumentFilter
 

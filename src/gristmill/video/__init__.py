@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from gristmill.video.filters import VideoFrameRateFilter as VideoFrameRateFilter
     from gristmill.video.filters import VideoRangeFilter as VideoRangeFilter
     from gristmill.video.filters import VideoResolutionFilter as VideoResolutionFilter
-    from gristmill.video.frame_analysis import FrameAnalyser as FrameAnalyser
-    from gristmill.video.frame_analysis import FrameRequest as FrameRequest
-    from gristmill.video.frame_analysis import FrameSeries as FrameSeries
+    from gristmill.video.frame_analyser import FrameAnalyser as FrameAnalyser
+    from gristmill.video.frame_analyser import FrameRequest as FrameRequest
+    from gristmill.video.frame_analyser import FrameSeries as FrameSeries
     from gristmill.video.frame_stage import FrameStage as FrameStage
     from gristmill.video.frames.clip_frames import ClipFrameExtractionStage as ClipFrameExtractionStage
     from gristmill.video.frames.picture_filters import VideoBlackFilter as VideoBlackFilter

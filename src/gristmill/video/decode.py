@@ -1,7 +1,7 @@
 """Decode a video once, for all analysers.
 
 `analyse_video` opens the file, decodes its frames in order with one thread, and gives each analyser the frames that it
-asked for (`frame_analysis.py`). Frames are converted once for each distinct request, and never kept: memory does not
+asked for (`frame_analyser.py`). Frames are converted once for each distinct request, and never kept: memory does not
 grow with the length of a film. If only key frames are wanted, other packets are dropped before they are decoded;
 between spans that lie far apart the decoder seeks.
 
@@ -25,7 +25,7 @@ import numpy as np
 from gristmill.core.errors import require
 from gristmill.video.batch import BadVideo
 from gristmill.video.container.video_format import AVI, MKV, MP4
-from gristmill.video.frame_analysis import MOTION_VECTORS, FrameAnalyser, FrameRequest, FrameSeries
+from gristmill.video.frame_analyser import MOTION_VECTORS, FrameAnalyser, FrameRequest, FrameSeries
 from gristmill.video.frame_conversion import FrameConverter
 from gristmill.video.stream_info import OpenVideo, StreamInfo, open_video, reason_of
 

@@ -8,7 +8,7 @@ To add one: subclass `VideoFilter` or, with a lower and an upper bound, `VideoRa
     SIZE     the number of bytes of a video that is carried in its row
 
 A score of frames is usually one number for each frame, reduced: `reduced(values, "mean")`. Measurements that compare a
-frame with the one before it leave out the first of a clip (`frame_analysis.py`). Filters of one stage, and stages that
+frame with the one before it leave out the first of a clip (`frame_analyser.py`). Filters of one stage, and stages that
 share a worker, share one decoding pass. The stages that run filters are in `score.py`.
 """
 
@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from gristmill.samples.argument_checks import check_choice
 from gristmill.samples.filters import RangeFilter, SampleFilter
-from gristmill.video.frame_analysis import FrameAnalyser
+from gristmill.video.frame_analyser import FrameAnalyser
 from gristmill.video.one_pass import Measured
 
 FRAMES, HEADER = "frames", "header"

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gristmill.core.errors import require
-from gristmill.video.frame_analysis import GRAY, MOTION_VECTORS, SAMPLED, YUV, scaled_size
+from gristmill.video.frame_analyser import GRAY, MOTION_VECTORS, SAMPLED, YUV, scaled_size
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from gristmill.video.frame_analysis import FrameRequest
+    from gristmill.video.frame_analyser import FrameRequest
     from gristmill.video.stream_info import StreamInfo
 
     Pixels = npt.NDArray[np.uint8]

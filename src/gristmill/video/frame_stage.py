@@ -20,7 +20,7 @@ from gristmill.core.errors import BadRecordError
 from gristmill.core.stage import Columns, ProcessingStage
 from gristmill.core.stage_roles import LookAheadRole
 from gristmill.video.batch import CLIP_ID, END, SOURCE, START, VIDEO, VIDEO_ID, BadVideo, VideoBatch
-from gristmill.video.frame_analysis import FrameAnalyser
+from gristmill.video.frame_analyser import FrameAnalyser
 from gristmill.video.one_pass import Measured, films_of, measured_rows, spans_of
 
 _KEPT_FRAME_BYTES = 4096

@@ -1,6 +1,6 @@
 """One pass: a film is decoded once for all stages of a worker, and for all clips that are cut from it.
 
-`measured_rows` gives what analysers (`frame_analysis.py`) have found of each row of a batch. What has not been measured
+`measured_rows` gives what analysers (`frame_analyser.py`) have found of each row of a batch. What has not been measured
 is measured in one pass over each film, for all of its rows, together with what later stages of the worker will ask for.
 It stays with the rows: `FilmMeasurements` are objects of the batch, and those of one film are one object, which clips
 take over when they are cut out of a row. They are not sent to other processes, where a stage that needs them measures
@@ -32,7 +32,7 @@ from gristmill.video.batch import (
     VideoBatch,
 )
 from gristmill.video.decode import Analysis, Damage, DecodeLimits, analyse_video, probe_video
-from gristmill.video.frame_analysis import FrameAnalyser, FrameSeries
+from gristmill.video.frame_analyser import FrameAnalyser, FrameSeries
 from gristmill.video.stream_columns import STREAM_TYPES, row_info
 from gristmill.video.stream_info import StreamInfo
 

@@ -21,7 +21,7 @@ from gristmill.samples.filters import SIZE, SampleFilter
 from gristmill.samples.score import SampleScore, SampleScoreFilter, ScoresSamples
 from gristmill.video.batch import BadVideo, VideoBatch
 from gristmill.video.filters import FRAMES, HEADER, VideoFilter
-from gristmill.video.frame_analysis import FrameAnalyser
+from gristmill.video.frame_analyser import FrameAnalyser
 from gristmill.video.frame_stage import LooksAtFrames, shown_name
 from gristmill.video.one_pass import Measured, films_of, header_rows, measured_rows
 

@@ -15,7 +15,7 @@ from gristmill.core.errors import GristmillError
 from gristmill.core.records.rejected_rows import FILE, PLACE
 from gristmill.interleaved.placeholders import ITEMS_COLUMN
 from gristmill.view.data.film_rows import clip_span, clips_of_film, poster
-from gristmill.view.data.media import FilesNamedByRows, MediaContent, media_in_cell, media_of_items
+from gristmill.view.data.media_in_rows import FilesNamedByRows, MediaContent, media_in_cell, media_of_items
 from gristmill.view.data.query import ColumnRoles, RowQuery
 from gristmill.view.data.row_access import RowAccess, concat_differing
 from gristmill.view.data.row_scan import RowScan, ScanCache
@@ -26,8 +26,8 @@ from gristmill.view.pages import find_duplicates
 from gristmill.view.pages.cell_values import python_rows
 from gristmill.view.pages.film_timeline import film_timeline
 from gristmill.view.pages.html_elements import SafeHtml, element, printable
-from gristmill.view.pages.list_page import ID_COLUMNS, ROWS_PER_PAGE, ListedRow, list_page, progress_text
 from gristmill.view.pages.page_frame import TITLES, page_frame
+from gristmill.view.pages.row_list_page import ID_COLUMNS, ROWS_PER_PAGE, ListedRow, list_page, progress_text
 from gristmill.view.pages.row_page import row_page
 from gristmill.view.pages.sound_picture import sound_picture
 from gristmill.view.pages.whatif_page import whatif_counts, whatif_page

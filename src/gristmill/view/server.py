@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from gristmill.core.errors import GristmillError, InputError
-from gristmill.view.data.media import MediaContent
+from gristmill.view.data.media_in_rows import MediaContent
 from gristmill.view.data.row_sets import RunOrDataset
 from gristmill.view.routes import TEXT, HttpReply, PageNotFound, PageRoutes
 

@@ -90,7 +90,7 @@ def one_line(value: Any, most: int = 100) -> str:
 def make_preview(plan: Plan, n: int, initial_tasks: Sequence[Task[Any]] | None) -> Preview:
     """Run n rows through the plan's stages in this process, up to the writer or the first exchange: deduplication of a
     few rows would not show what it does to all."""
-    from gristmill.core.run.segment_runner import named_sources
+    from gristmill.core.run.run_segments import named_sources
 
     stages = copies_for_this_process([stage for group in plan.main_groups for stage in group.stages])
     worker = Worker(stages, budget=ErrorBudget())  # with a budget, unreadable records do not raise

@@ -33,8 +33,8 @@ from gristmill.core.errors import (
 from gristmill.core.records.rejected_rows import materialise_answer
 from gristmill.core.records.row_summary import RowSummariser
 from gristmill.core.records.stage_stats import StageStats
-from gristmill.core.run.interrupts import is_interrupt
 from gristmill.core.run.isolation import Isolator, task_number
+from gristmill.core.run.user_interrupts import is_interrupt
 from gristmill.core.secret_values import remember_secrets
 from gristmill.core.stage import Answer, ProcessingStage, WorkerMetadata, implements, report_of, take_counts
 from gristmill.core.stage_roles import GatherRole, LookAheadRole, WriterRole

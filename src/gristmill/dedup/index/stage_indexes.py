@@ -12,7 +12,7 @@ from itertools import chain, count
 from typing import Any
 
 from gristmill.core.errors import PlanError
-from gristmill.core.run.segment_runner import SEGMENTS_FOLDER
+from gristmill.core.run.run_segments import SEGMENTS_FOLDER
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.stage_roles import RecordsLocation, output_directory_of
 from gristmill.core.task import digest

@@ -27,7 +27,7 @@ from gristmill.core.result import count_noun
 from gristmill.core.stage import CompositeStage, ProcessingStage
 from gristmill.core.task import FileGroupTask, WrittenFiles
 from gristmill.dedup.clusters.cluster_table import CLUSTERS_DIRECTORY, ID, CommitVerdicts, count_clusters
-from gristmill.dedup.clusters.duplicate_ids import (
+from gristmill.dedup.clusters.curator_duplicate_ids import (
     CURATOR_DEDUP_ID_STR,
     NumberRows,
     RowNumbers,

@@ -13,10 +13,10 @@ from typing import Any
 from gristmill.core.errors import StageError
 from gristmill.core.executor import Job, LocalTaskRef, TaskRef
 from gristmill.core.records.rejected_rows import REJECTED_POSITION
-from gristmill.core.run.interrupts import noting_interrupts
 from gristmill.core.run.isolation import FailureHistory
 from gristmill.core.run.lost_tasks import RetryCheck
 from gristmill.core.run.task_flow import CallOutput, Flow, WorkerCall, WorkItem
+from gristmill.core.run.user_interrupts import noting_interrupts
 from gristmill.core.run.worker import Worker
 from gristmill.core.stage import copies_for_this_process
 from gristmill.core.task import GatherTask, Lineage, Task

@@ -29,11 +29,11 @@ import cloudpickle
 from gristmill.core.errors import StageError, describe_error
 from gristmill.core.records.quarantine import ErrorBudget
 from gristmill.core.records.rejected_rows import REJECTED_POSITION
-from gristmill.core.run.interrupts import forget_interrupt, interrupt
 from gristmill.core.run.isolation import RowLocation
 from gristmill.core.run.lost_tasks import RetryCheck
 from gristmill.core.run.row_progress import note_with
 from gristmill.core.run.schedule import WINDOW
+from gristmill.core.run.user_interrupts import forget_interrupt, interrupt
 from gristmill.core.run.worker import Worker, never_share, stage_traceback
 from gristmill.core.stage import NodeInfo, WorkerMetadata
 from gristmill.core.task import GatherTask, Lineage, Task

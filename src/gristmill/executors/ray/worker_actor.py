@@ -27,9 +27,9 @@ from gristmill.core.executor import TaskRef
 from gristmill.core.records.quarantine import ErrorBudget, QuarantinedRecord
 from gristmill.core.records.rejected_rows import REJECTED_POSITION
 from gristmill.core.records.stage_stats import StageStats
-from gristmill.core.run.interrupts import interrupt
 from gristmill.core.run.lost_tasks import RetryCheck, WantedOutputs
 from gristmill.core.run.schedule import RECALL_SECONDS
+from gristmill.core.run.user_interrupts import interrupt
 from gristmill.core.run.worker import Worker, never_share
 from gristmill.core.stage import NodeInfo, WorkerMetadata
 from gristmill.core.task import GatherTask, Lineage, Task

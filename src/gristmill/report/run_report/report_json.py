@@ -18,7 +18,7 @@ from gristmill.core.records.stage_identity import describe_stage
 from gristmill.core.result import StageSummary, Summary, folded_stages
 from gristmill.core.stage_roles import WriterRole
 from gristmill.report.run_records import Records, latest_entries
-from gristmill.report.run_report import provenance
+from gristmill.report.run_report import sources_seeds_memory
 from gristmill.report.run_report.drop_counts import label_counts, rule_counts
 from gristmill.report.run_report.duplicate_clusters import duplicate_clusters
 from gristmill.report.run_report.score_histogram import build_histogram, limits_in_threshold
@@ -83,10 +83,10 @@ def gather_facts(
         "quarantine": _records(run),
         "plan": plan.describe(verbose=True),
         "pipeline": plan.describe(),
-        "seeds": provenance.random_seeds(
+        "seeds": sources_seeds_memory.random_seeds(
             (stage._planned.part_of or stage.name, describe_stage(stage)) for stage in plan.all_stages
         ),
-        "memory": provenance.peak_memory(),
+        "memory": sources_seeds_memory.peak_memory(),
         "versions": versions(),
     }
     return {**facts, **_facts_of_run_directory(run, facts)}
@@ -122,10 +122,10 @@ def _facts_of_run_directory(run: Run, facts: Mapping[str, Any]) -> dict[str, Any
         "memory_bytes": max(facts["memory"].values(), default=0) * 1e6,
     }
     return {
-        "sources": provenance.rows_by_source(records, first, last, facts["rows_in"] - facts["quarantined"]),
+        "sources": sources_seeds_memory.rows_by_source(records, first, last, facts["rows_in"] - facts["quarantined"]),
         "duplicates": duplicate_clusters(records),
         "rewritten": read_samples(records.store),
-        "predicted": provenance.estimate_and_actual(run.store, actual),
+        "predicted": sources_seeds_memory.estimate_and_actual(run.store, actual),
     }
 
 

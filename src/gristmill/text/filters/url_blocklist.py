@@ -20,7 +20,7 @@ from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.deciding_stage import Measures, Rule
 from gristmill.samples.argument_checks import check_count
-from gristmill.text.filters.word_lists import EntriesOrFile, check_entries_file, read_entries
+from gristmill.text.filters.read_word_lists import EntriesOrFile, check_entries_file, read_entries
 from gristmill.text.rule_filter import RuleFilter
 from gristmill.text.text_columns import as_array
 

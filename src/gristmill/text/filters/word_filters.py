@@ -15,7 +15,7 @@ from gristmill.core.errors import InputError
 from gristmill.core.task import digest
 from gristmill.samples.argument_checks import check_count, check_number, check_ratio
 from gristmill.text.document_filter import BoundedFilter, DocumentFilter
-from gristmill.text.filters.word_lists import EntriesOrFile, check_entries_file, read_entries
+from gristmill.text.filters.read_word_lists import EntriesOrFile, check_entries_file, read_entries
 from gristmill.text.statistics.stop_words import STOP_WORDS
 from gristmill.text.statistics.word_segmentation import is_written_without_spaces, split_words
 

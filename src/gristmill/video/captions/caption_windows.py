@@ -18,7 +18,7 @@ from gristmill.core.arrow.array_building import make_array
 from gristmill.core.errors import require
 from gristmill.samples.argument_checks import check_choice, check_count
 from gristmill.video.batch import VideoBatch
-from gristmill.video.frame_analysis import RGB, CollectedFrames, FrameAnalyser, FrameRequest
+from gristmill.video.frame_analyser import RGB, CollectedFrames, FrameAnalyser, FrameRequest
 from gristmill.video.frame_stage import FrameStage
 from gristmill.video.one_pass import Measured
 

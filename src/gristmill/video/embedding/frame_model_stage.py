@@ -19,7 +19,7 @@ from gristmill.models.model_files import CLIP
 from gristmill.models.model_loader import load_model
 from gristmill.samples.model_stages import SampleModelStage
 from gristmill.video.batch import VideoBatch
-from gristmill.video.frame_analysis import RGB, CollectedFrames, FrameAnalyser, FrameRequest
+from gristmill.video.frame_analyser import RGB, CollectedFrames, FrameAnalyser, FrameRequest
 from gristmill.video.frame_stage import FrameStage, LooksAtFrames
 from gristmill.video.one_pass import Measured
 

@@ -14,7 +14,7 @@ from gristmill.core.stage import Columns
 from gristmill.samples.argument_checks import check_choice, check_number
 from gristmill.video.batch import BadVideo, VideoBatch
 from gristmill.video.decode import DecodeLimits, FrameStream, check_limits, completed_info
-from gristmill.video.frame_analysis import RGB, CollectedFrames, FrameAnalyser, FrameRequest
+from gristmill.video.frame_analyser import RGB, CollectedFrames, FrameAnalyser, FrameRequest
 from gristmill.video.frame_conversion import FrameConverter
 from gristmill.video.frame_stage import FrameStage, set_aside_row
 from gristmill.video.one_pass import Measured, Opening, opening_of, sources_of

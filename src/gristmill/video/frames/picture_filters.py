@@ -32,8 +32,8 @@ from gristmill.video.filters import (
     check_reduction,
     reduced,
 )
-from gristmill.video.frame_analysis import FrameAnalyser
-from gristmill.video.frames.picture_series import VALUE, FilteredFrames, PictureChange, PictureMeasure
+from gristmill.video.frame_analyser import FrameAnalyser
+from gristmill.video.frames.picture_analysers import VALUE, FilteredFrames, PictureChange, PictureMeasure
 from gristmill.video.one_pass import Measured
 
 SHARE = "share"

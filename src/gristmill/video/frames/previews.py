@@ -14,7 +14,7 @@ from gristmill.core.errors import require
 from gristmill.core.stage import Columns
 from gristmill.samples.argument_checks import check_count, check_number, check_positive
 from gristmill.video.batch import PREVIEW, VideoBatch
-from gristmill.video.frame_analysis import RGB, CollectedFrames, FrameAnalyser, FrameRequest
+from gristmill.video.frame_analyser import RGB, CollectedFrames, FrameAnalyser, FrameRequest
 from gristmill.video.frame_stage import FrameStage
 from gristmill.video.one_pass import Measured
 from gristmill.video.stream_info import StreamInfo

@@ -21,7 +21,7 @@ import xxhash
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.stage import Columns, ProcessingStage
 from gristmill.video.batch import BadVideo, VideoBatch
-from gristmill.video.frame_analysis import GRAY, SAMPLED, FrameAnalyser, FrameRequest, FrameSeries
+from gristmill.video.frame_analyser import GRAY, SAMPLED, FrameAnalyser, FrameRequest, FrameSeries
 from gristmill.video.frame_stage import FrameStage, set_aside_row
 from gristmill.video.one_pass import FilmSource, Measured, Span, sources_of, spans_of
 from gristmill.video.stream_info import open_video

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gristmill.core.arrow.native_kernels import kernels
-from gristmill.video.frame_analysis import (
+from gristmill.video.frame_analyser import (
     GRAY,
     MOTION_VECTORS,
     SAMPLED,

@@ -22,7 +22,7 @@ from gristmill.core.stage import Columns
 from gristmill.core.stage_roles import ScoringRole
 from gristmill.samples.argument_checks import check_not_negative, check_ratio
 from gristmill.video.batch import BadVideo, VideoBatch
-from gristmill.video.frame_analysis import FrameAnalyser
+from gristmill.video.frame_analyser import FrameAnalyser
 from gristmill.video.frame_stage import FrameStage
 from gristmill.video.motion.motion_analyser import AUTO, BLOCKS, ClipMotion, MotionAnalyser, clip_motion
 from gristmill.video.one_pass import Measured, measured_rows

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gristmill.video.frame_analysis import SHOT
+from gristmill.video.frame_analyser import SHOT
 
 if TYPE_CHECKING:
-    from gristmill.video.frame_analysis import FrameSeries
+    from gristmill.video.frame_analyser import FrameSeries
 
 Span = tuple[int, int]
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gristmill.core.arrow.native_kernels import kernels
-from gristmill.video.frame_analysis import GRAY, SAMPLED, SHOT, YUV, FrameAnalyser, FrameRequest, FrameSeries
+from gristmill.video.frame_analyser import GRAY, SAMPLED, SHOT, YUV, FrameAnalyser, FrameRequest, FrameSeries
 from gristmill.video.shots import kernel_reference as reference
 from gristmill.video.shots.cut_rules import adaptive_cuts, content_cuts, fade_cuts, shot_numbers
 

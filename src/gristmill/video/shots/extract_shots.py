@@ -19,7 +19,7 @@ from gristmill.core.stage import Columns, ProcessingStage
 from gristmill.samples.argument_checks import check_choice
 from gristmill.video.batch import CLIP_ID, END, END_PTS, START, START_PTS, VideoBatch
 from gristmill.video.clips import ClipSpan, clip_rows
-from gristmill.video.frame_analysis import SHOT, FrameAnalyser, FrameSeries
+from gristmill.video.frame_analyser import SHOT, FrameAnalyser, FrameSeries
 from gristmill.video.frame_stage import FrameStage
 from gristmill.video.one_pass import Measured
 from gristmill.video.shots.clip_spans import STRIDE, ClipLengths, shot_spans

@@ -14,7 +14,7 @@ import numpy as np
 
 from gristmill.models.model_files import Wanted
 from gristmill.models.model_loader import Device
-from gristmill.video.frame_analysis import RGB, SHOT, FrameAnalyser, FrameRequest, FrameSeries
+from gristmill.video.frame_analyser import RGB, SHOT, FrameAnalyser, FrameRequest, FrameSeries
 from gristmill.video.shots.transnet_graph import (
     COLOURS,
     FRAMES,

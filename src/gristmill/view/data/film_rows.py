@@ -23,7 +23,7 @@ from gristmill.io.storage.file_input import ignore
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from gristmill.view.data.media import MediaContent
+    from gristmill.view.data.media_in_rows import MediaContent
     from gristmill.view.data.row_sets import RunOrDataset
 
 SOURCE, START, END = "source", "start", "end"
@@ -86,7 +86,7 @@ def poster(medium: MediaContent, seconds: float, storage_options: Mapping[str, A
     """The picture that a film shows at a time, as JPEG; None if it cannot be decoded."""
     from gristmill.video.batch import BadVideo
     from gristmill.video.decode import analyse_video, probe_video
-    from gristmill.video.frame_analysis import RGB, CollectedFrames, FrameRequest
+    from gristmill.video.frame_analyser import RGB, CollectedFrames, FrameRequest
 
     source: Any = medium.content if medium.content is not None else medium.path
     part = None if medium.size is None else (medium.offset, medium.size)

@@ -17,8 +17,8 @@ from gristmill.view.data.whatif import ScoredFilter
 from gristmill.view.pages.cell_values import format_value, highlight_matches, number, position_of
 from gristmill.view.pages.find_duplicates import ClusterMember, DuplicateCluster
 from gristmill.view.pages.html_elements import SafeHtml, count_noun, element, to_html
-from gristmill.view.pages.list_page import ListedRow, media, medium_element, row_name
 from gristmill.view.pages.page_frame import TITLES, html_table
+from gristmill.view.pages.row_list_page import ListedRow, media, medium_element, row_name
 from gristmill.view.pages.text_diff import Spans, diff_words
 
 MAX_TEXT_CHARS = 1_000_000

@@ -14,7 +14,7 @@ import numpy as np
 
 from gristmill.samples.filters import SampleFilter
 from gristmill.samples.picture_measures import border_share, print_share, repetition, sharpness
-from gristmill.video.frame_analysis import GRAY, RGB, SAMPLED, FrameAnalyser, FrameRequest, FrameSeries
+from gristmill.video.frame_analyser import GRAY, RGB, SAMPLED, FrameAnalyser, FrameRequest, FrameSeries
 
 if TYPE_CHECKING:
     import numpy.typing as npt

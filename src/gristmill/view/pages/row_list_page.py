@@ -11,7 +11,7 @@ from gristmill.core.arrow.table_conversion import POSITION
 from gristmill.core.records.rejected_rows import FILTER, LIMIT, SCORE, STAGE, THRESHOLD
 from gristmill.report.drop_sentence import rejected_sentence
 from gristmill.view.data.film_rows import SOURCE, clip_span
-from gristmill.view.data.media import MediaContent
+from gristmill.view.data.media_in_rows import MediaContent
 from gristmill.view.data.query import LENGTH, ColumnRoles, RowQuery
 from gristmill.view.data.row_scan import RowScan
 from gristmill.view.data.row_sets import QUARANTINED, QUARANTINED_BY, RowSet
