@@ -133,13 +133,12 @@ class Pipeline:
         kept = {"rejected": rejected, "scores": scores, "report": report}
         run, storage_options = self._open_run(part, run_dir, storage_options, replay, kept)
         watcher = _watcher(run, observer or default_observer(executor), report, storage_options)
-        if run_dir is None and part is None and self._has_earlier_output():
-            watcher.noticed(STARTS_ANEW)
+        anew = run_dir is None and part is None
         quarantine = _quarantine(run, on_error, max_errors)
         beside = _beside(run, rejected, scores, storage_options)
         try:
             with stream_shutdown.interrupt_first(stream_shutdown.handled_exception_id()):
-                refs = list(self._execute(executor, run, quarantine, initial_tasks, watcher, beside))
+                refs = list(self._execute(executor, run, quarantine, initial_tasks, watcher, beside, anew))
         except BaseException as failure:
             watcher.report(run, failure)
             raise
@@ -228,11 +227,14 @@ class Pipeline:
         initial_tasks: Sequence[Task[Any]] | None,
         watcher: RunMonitor,
         beside: tuple[Any, Any, Any] | None = None,
+        anew: bool = False,
     ) -> Iterator[tuple[Lineage, TaskRef]]:
         executor = executor or default_executor()
         check_is_executor(executor)
         remember_secrets(self.stages)
         plan = plan_for_executor(self.name, self.stages, executor, initial_tasks, run.resuming, beside)
+        if anew and self._has_earlier_output():  # asked after the plan has found that the output can be reached
+            watcher.noticed(STARTS_ANEW)
         for stage in plan.all_stages if watcher.reporter else ():
             stage._planned = replace(stage._planned, summarised=not stage._planned.part_of)
         check_record_directories(plan, run.url, watcher.report_directory)
