@@ -33,7 +33,7 @@ def running_server(slots: int = 2) -> Iterator[str]:
 
 
 Fault = str | None
-"""`429`, `500`, `cut`, `slow`, `html`, or None for the server's own answer."""
+"""`429`, `500`, `error` (in a 200), `cut`, `slow`, `html`, or None for the server's own answer."""
 
 
 class FaultProxy:
@@ -112,6 +112,8 @@ class FaultProxy:
             handler._send(429, b'{"error": {"message": "too many"}}', Retry_After=self.retry_after)
         elif fault in ("400", "401", "500"):
             handler._send(int(fault), b'{"error": {"message": "no"}}')
+        elif fault == "error":
+            handler._send(200, b'{"error": {"message": "no such model", "code": 400}}')
         elif fault == "html":
             handler._send(200, b"<html>maintenance</html>")
         elif fault == "slow":

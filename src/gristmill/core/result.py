@@ -228,7 +228,8 @@ def count_texts(counts: Mapping[str, float]) -> list[str]:
     """
     texts = []
     for name, value in counts.items():
-        words = name.replace("_", " ")
+        title, colon, rest = name.partition(": ")
+        words = title.replace("_", " ") + colon + rest
         if name.startswith(("sample_", "clusters_of_")):
             continue
         if name.endswith(("recall", "precision")):

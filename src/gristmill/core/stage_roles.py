@@ -109,6 +109,10 @@ class ReportingRole:
         """The counters to show, from the sums over all workers."""
         return counts
 
+    def check_run(self, stats: Any) -> None:
+        """Raise an error if the run must not end well, from the `StageStats` of the stage. Called before the output is
+        completed, and the counts are those of `count`."""
+
     def run_warning(self, stats: Any) -> str | None:
         """A warning for the user after a run that succeeded, from the `StageStats` of the stage."""
         return None

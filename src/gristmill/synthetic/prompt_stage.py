@@ -16,6 +16,7 @@ from gristmill.core.arrow.array_building import as_one_array, make_array
 from gristmill.core.arrow.table_conversion import POSITION
 from gristmill.core.batch import SOURCE_FILE
 from gristmill.core.errors import ColumnError
+from gristmill.core.records.selection_counts import SELECTED, ValueNotes, nothing_selected, without_notes
 from gristmill.models.llm.generation_config import GenerationConfig
 from gristmill.models.llm.llm_request import Answer, FailedRequest, LLMRequest
 from gristmill.models.llm.llm_stage import LLMStage
@@ -111,6 +112,7 @@ class PromptStage(DocumentLLMStage):
         self.prompt, self.system_prompt = prompt, system_prompt
         self.input_field, self.output_field = input_field, output_field
         self.select, self.lineage = select, lineage
+        self._values = ValueNotes()
         name = "" if prompt else self._prompt_name
         if not prompt and not name:
             raise ValueError(f"{self.name}: prompt must be given, a text with {{{{ document }}}} or a file")
@@ -160,11 +162,24 @@ class PromptStage(DocumentLLMStage):
         return [None if request is None else next(outcomes) for request in requests]
 
     def _selected(self, batch: DocumentBatch) -> list[bool]:
-        chosen = [True] * batch.num_items
+        chosen, seen = [True] * batch.num_items, {}
         for field, values in (self.select or {}).items():
             texts, wanted = self.texts_of(batch, field), {str(value) for value in values}
             chosen = [before and text in wanted for before, text in zip(chosen, texts, strict=True)]
+            seen[field] = texts
+        if self.select and any(chosen):
+            self.count(SELECTED, sum(chosen))
+        else:
+            for field, texts in seen.items():
+                self._values.note(field, texts, self.count)
         return chosen
+
+    def displayed_counts(self, counts: Mapping[str, float]) -> Mapping[str, float]:
+        return without_notes(super().displayed_counts(counts))
+
+    def run_warning(self, stats: Any) -> str | None:
+        counts = stats.counts if stats.raw is None else stats.raw
+        return nothing_selected(self.name, self.select or {}, counts)
 
 
 def _aligned(

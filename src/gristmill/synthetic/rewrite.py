@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import pyarrow as pa
 
 from gristmill.core.arrow.array_building import make_array
+from gristmill.core.errors import printable
+from gristmill.models.llm.failure_watch import FailureWatch, refused_error
 from gristmill.models.llm.generation_config import GenerationConfig
 from gristmill.models.llm.llm_request import Answer, FailedRequest
 from gristmill.models.llm.spending import Budget
@@ -28,6 +30,12 @@ ORIGINAL, PROBLEM = "original_text", "rewrite_problem"
 Output = Literal["replace", "append", "column"]
 OUTPUTS: tuple[Output, ...] = ("replace", "append", "column")
 
+_BECAUSE, _REFUSED = "not_rewritten_because: ", "refused_requests"
+_REASONS = 8
+"""How many reasons are counted, of which there may be any number."""
+_WAY_OUT = "Change what it does not accept (model_name, generation_config, prompt), and start again"
+_ALLOW = "allow_failures=True keeps all rows as they are instead"
+
 
 class RewriteStage(PromptStage):
     """Has a model rewrite documents, such as those of a low bucket. The original row is never lost.
@@ -36,10 +44,12 @@ class RewriteStage(PromptStage):
     with the new text after that of the old one; `"column"` puts it into `output_field`. With
     `select={"bucket": ["low"]}` only those rows are rewritten. A new text must have between `min_length_ratio` and
     `max_length_ratio` of the old one's length, be no refusal and no loop, and not be cut at `max_tokens` (unless
-    `keep_cut`); otherwise the row stays as it is, with the reason in `rewrite_problem`.
+    `keep_cut`); otherwise the row stays as it is, with the reason in `rewrite_problem`. If the endpoint refuses the
+    first 20 requests of a worker, or all of the run, the run fails, unless `allow_failures`.
     """
 
     _prompt_name: ClassVar[str] = "rewrite"
+    not_identity: ClassVar[tuple[str, ...]] = (*PromptStage.not_identity, "allow_failures")
 
     def __init__(
         self,
@@ -56,6 +66,7 @@ class RewriteStage(PromptStage):
         min_length_ratio: float | None = 0.2,
         max_length_ratio: float | None = 4.0,
         keep_cut: bool = False,
+        allow_failures: bool = False,
         lineage: str | None = "synthetic",
         cache: str | None = None,
         cache_options: Mapping[str, Any] | None = None,
@@ -80,7 +91,8 @@ class RewriteStage(PromptStage):
         if output not in OUTPUTS:
             raise ValueError(f"RewriteStage: output is {output!r}, must be one of {', '.join(OUTPUTS)}")
         self._samples: BeforeAfterSamples | None = None
-        self.output, self.keep_cut = output, keep_cut
+        self._reasons: set[str] = set()
+        self.output, self.keep_cut, self.allow_failures = output, keep_cut, allow_failures
         self.min_length_ratio, self.max_length_ratio = min_length_ratio, max_length_ratio
 
     def outputs(self) -> tuple[list[str], Columns]:
@@ -121,15 +133,45 @@ class RewriteStage(PromptStage):
         if outcome is None:
             return None, None
         if isinstance(outcome, FailedRequest):
-            self.count("not_rewritten")
+            self._count_problem(outcome.reason)
+            if outcome.final:
+                self.count(_REFUSED)
             return None, outcome.reason
         text = strip_opening(outcome.text)
         problem = problem_with(text, document, self.min_length_ratio, self.max_length_ratio)
         if problem is None and outcome.is_cut and not self.keep_cut:
             problem = "it was cut at max_tokens"
         if problem is not None:
-            self.count("not_rewritten")
+            self._count_problem(problem)
         return (text, None) if problem is None else (None, problem)
+
+    def _count_problem(self, reason: str) -> None:
+        self.count("not_rewritten")
+        name = _BECAUSE + printable(reason, 200)
+        if name in self._reasons or len(self._reasons) < _REASONS:
+            self._reasons.add(name)
+            self.count(name)
+
+    # -- a run that was in vain ------------------------------------------------------------------------
+
+    def _failure_watch(self) -> FailureWatch | None:
+        way_out = f"{_WAY_OUT}; {_ALLOW}"
+        return None if self.allow_failures else FailureWatch(self.endpoint, way_out)
+
+    def check_run(self, stats: Any) -> None:
+        counts = stats.counts
+        refused = counts.get(_REFUSED, 0)
+        if self.allow_failures or not refused or counts.get("rewritten") or counts["not_rewritten"] > refused:
+            return
+        way_out = f"{_WAY_OUT}, with a new run directory, for in this one the rows count as done; {_ALLOW}"
+        which = "the only request" if refused == 1 else f"all {refused:,.0f} requests"
+        raise refused_error(self.endpoint, which, _most_common(counts).removeprefix(_BECAUSE), way_out, self.name)
+
+    def displayed_counts(self, counts: Mapping[str, float]) -> Mapping[str, float]:
+        """Of the reasons, the most common one."""
+        shown = super().displayed_counts(counts)
+        found, most = {name for name in shown if name.startswith(_BECAUSE)}, _most_common(shown)
+        return {name: value for name, value in shown.items() if name == most or name not in {*found, _REFUSED}}
 
     def _with_texts(
         self, batch: DocumentBatch, documents: Sequence[str | None], texts: Sequence[str | None]
@@ -156,3 +198,9 @@ class RewriteStage(PromptStage):
             listed = [value if new else None for value, new in zip(column.to_pylist(), is_new, strict=True)]
             both = both.with_column(name, make_array(listed, column.type))
         return both
+
+
+def _most_common(counts: Mapping[str, float]) -> str:
+    """The counter of the most common reason, "" if there is none."""
+    found = sorted(name for name in counts if name.startswith(_BECAUSE))
+    return max(found, key=lambda name: counts[name], default="")

@@ -68,6 +68,7 @@ def run_segments(
                         ref.release()
             _check_segment_accounting(segment, quarantine, watcher)
             if segment.next_segment is None:
+                _check_results(plan, watcher.last)
                 break
             run.flush()
             if segment.commit is not None:
@@ -129,6 +130,12 @@ def _show_counts(plan: Plan, progress: Progress) -> None:
     for stage, (_, stats) in zip(plan.all_stages, progress.stages, strict=False):
         if isinstance(stage, ReportingRole):
             stats.raw, stats.counts = stats.counts, dict(stage.displayed_counts(stats.counts))
+
+
+def _check_results(plan: Plan, progress: Progress) -> None:
+    for stage, (_, stats) in zip(plan.all_stages, progress.stages, strict=False):
+        if isinstance(stage, ReportingRole):
+            stage.check_run(stats)
 
 
 def _show_warnings(plan: Plan, progress: Progress) -> None:

@@ -101,6 +101,9 @@ class FailedRequest:
     reason: str
     raw: str | None = None
     status: int | None = None
+    final: bool = False
+    """Whether the endpoint has refused it, so that asking again would not help: another 4xx than 429, or an error
+    instead of an answer."""
 
 
 def text_part(text: str) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from gristmill.models.llm.structured_output import NotOfSchemaError, read_json, 
 
 if TYPE_CHECKING:
     from gristmill.models.llm.answer_store import AnswerStore
+    from gristmill.models.llm.failure_watch import FailureWatch
     from gristmill.models.llm.llm_client import AskingClient
     from gristmill.models.llm.spending import Spending
 
@@ -45,10 +46,12 @@ class LLMSession:
         count: Count = lambda name, value: None,
         notes: Mapping[str, Any] | None = None,
         repairs: int = 1,
+        watch: FailureWatch | None = None,
     ) -> None:
-        """Without a client, answers come from the store only. `notes` are kept with each answer."""
+        """Without a client, answers come from the store only. `notes` are kept with each answer. The `watch` sees the
+        outcome of each request that was sent."""
         self.client, self.store, self.spending, self.count = client, store, spending, count
-        self.notes, self.repairs = dict(notes or {}), repairs
+        self.notes, self.repairs, self.watch = dict(notes or {}), repairs, watch
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="llm-session", daemon=True)
         self._thread.start()
@@ -179,6 +182,8 @@ class LLMSession:
             if self.spending is not None:
                 self.spending.settle(expected, actual)
             self._settled.set()
+        if self.watch is not None:
+            self.watch.saw(outcome)
         return outcome
 
     def _keep(self, request: LLMRequest, answer: Answer) -> Spent:

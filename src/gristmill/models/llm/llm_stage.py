@@ -25,6 +25,7 @@ from gristmill.core.stage_roles import EndpointForecast, EndpointRole, LastingRe
 from gristmill.core.task import Task, digest
 from gristmill.models.llm.answer_store import AnswerStore
 from gristmill.models.llm.dry_run import DryRun, Recorder, mean_answer
+from gristmill.models.llm.failure_watch import FailureWatch
 from gristmill.models.llm.generation_config import GenerationConfig
 from gristmill.models.llm.llm_client import asking_client, check_client
 from gristmill.models.llm.llm_request import Answer, FailedRequest, LLMRequest, Message
@@ -146,8 +147,18 @@ class LLMStage(ProcessingStage[In, Out], LastingRecordsRole, EndpointRole, Repor
                 copy.copy(self._client) if isinstance(self._client, AsyncOpenAIClient) else self._client
             )
             client.share(self._workers())
-        notes = {"stage": self.name}
-        self._session = LLMSession(client, self._open_store(), self._open_spending(), self.count, notes)
+        notes, watch = {"stage": self.name}, self._failure_watch()
+        self._session = LLMSession(client, self._open_store(), self._open_spending(), self.count, notes, watch=watch)
+
+    def _failure_watch(self) -> FailureWatch | None:
+        """What stops a run whose first requests all fail; None for stages whose failed rows go to quarantine, where
+        `max_errors` is for that."""
+        return None
+
+    @property
+    def endpoint(self) -> str:
+        """The address that is asked, or the kind of client."""
+        return str(getattr(self._client, "base_url", type(self._client).__name__))
 
     def _workers(self) -> int:
         return self.num_workers if isinstance(self.num_workers, int) else 1

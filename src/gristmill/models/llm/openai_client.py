@@ -90,7 +90,7 @@ class AsyncOpenAIClient(PlainParameters):
         )
         self.base_url = (base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI).rstrip("/")
         split_base_url(self.base_url)
-        if api_key is None and self.base_url == OPENAI:
+        if not api_key and self.base_url == OPENAI:
             api_key = Secret(os.environ.get("OPENAI_API_KEY", ""), "${env:OPENAI_API_KEY}")
         self.api_key = api_key if api_key is None or isinstance(api_key, Secret) else Secret(api_key)
         self.requests_per_minute, self.tokens_per_minute = requests_per_minute, tokens_per_minute
@@ -190,7 +190,8 @@ class AsyncOpenAIClient(PlainParameters):
             raise EndpointError(
                 f"{self.base_url}: {failure.reason}{times}. {hint}{_KEPT if not failure.status else ''}"
             )
-        return FailedRequest(f"{failure.reason}{times}", failure.raw or None, failure.status)
+        final = not failure.passes and failure.status is not None and 400 <= failure.status < 500
+        return FailedRequest(f"{failure.reason}{times}", failure.raw or None, failure.status, final)
 
     def _delay(self, failure: _Failure, failures: int) -> float:
         doubled: float = min(self.base_delay * 2**failures, _MAX_DELAY_S)
@@ -306,8 +307,11 @@ def _answer_of(request: LLMRequest, data: Mapping[str, Any], seconds: float) -> 
     message = choice.get("message") or {}
     text = message.get("content")
     if not isinstance(text, str):
+        raw = orjson.dumps(data).decode()
         said = message.get("refusal") or "the answer has no text"
-        return FailedRequest(printable(said, 500), orjson.dumps(data).decode()[:_RAW_CHARS])
+        if not choice and data.get("error"):
+            said = f"an error instead of an answer: {_message_of(raw)}"
+        return FailedRequest(printable(said, 500), raw[:_RAW_CHARS], final=not choice)
     usage = data.get("usage") or {}
     return Answer(
         request.key,
