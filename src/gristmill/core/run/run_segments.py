@@ -66,9 +66,8 @@ def run_segments(
                         yield lineage, ref
                     else:
                         ref.release()
-            _check_segment_accounting(segment, quarantine, watcher)
+            _check_segment_end(plan, segment, quarantine, watcher)
             if segment.next_segment is None:
-                _check_results(plan, watcher.last)
                 break
             run.flush()
             if segment.commit is not None:
@@ -118,11 +117,13 @@ def _outputs(job: Job, executor: Executor, run: Run, outputs: list[WrittenFiles]
             yield lineage, ref
 
 
-def _check_segment_accounting(segment: Plan, quarantine: Quarantine, watcher: RunMonitor) -> None:
+def _check_segment_end(plan: Plan, segment: Plan, quarantine: Quarantine, watcher: RunMonitor) -> None:
     check_row_accounting(watcher.segment.stages[1:] if segment.source else watcher.segment.stages)
     attempt = replace(watcher.last, stages=watcher.last.attempt_stages)
     quarantine.close(attempt)
     quarantine.begin_segment(attempt.rows_read)
+    if segment.next_segment is None:
+        _check_results(plan, watcher.last)
 
 
 def _show_counts(plan: Plan, progress: Progress) -> None:
