@@ -71,6 +71,7 @@ def test_an_estimate_asks_nobody(recipe: str) -> None:
     assert "RewriteStage: 12 requests to smollm2" in shown
     assert "at most 96 out; cost at most " in shown
     assert "time not known before there are answers" in shown
+    assert "without the time of answers, which is not known" in shown
     assert "LLMFilter: 12 requests to smollm2" in shown
     assert "cost not known (no price of the model)" in shown
 

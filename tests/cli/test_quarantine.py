@@ -145,6 +145,13 @@ def test_a_run_stops(mill: Mill, options: list[str]) -> None:
         assert len(mill.listed(mill.run_dir)) == 18
 
 
+def test_a_run_without_a_directory_is_not_said_to_go_on(mill: Mill) -> None:
+    done = CliRunner().invoke(app, ["run", str(mill.recipe()), "--workers", "0", "--max-errors", "17"])
+    assert done.exit_code == 1
+    assert "without --run-dir it starts from the beginning; or allow more with --max-errors" in done.stderr
+    assert "goes on where" not in done.stderr
+
+
 def test_tracebacks_on_standard_error_do_not_steer_the_terminal(mill: Mill) -> None:
     done = CliRunner().invoke(app, ["run", str(mill.recipe()), "--workers", "0", "--on-error", "raise", "-v"])
     assert done.exit_code == 1
@@ -370,7 +377,9 @@ def test_a_replay_may_not_make_things_worse(failed: Mill) -> None:
     path = failed.root / "data" / "a.jsonl"
     path.write_text(path.read_text() + json.dumps({"id": "new", "text": "poison too"}) + "\n")
     done = gristmill("quarantine", "replay", failed.run_dir, "--workers", "0", code=1)
-    assert "more than max_errors=18 allows" in done.stderr
+    assert "more than --max-errors 18 allows" in done.stderr
+    assert "with the same --run-dir it goes on where this run stopped; or allow more with --max-errors" in done.stderr
+    assert "run_dir=" not in done.stderr
     allowed = gristmill("quarantine", "replay", failed.run_dir, "--workers", "0", "--max-errors", "10%")
     assert "19 records failed and are not included" in allowed.stdout
     wrong = gristmill("quarantine", "replay", failed.run_dir, "--max-errors", "x", code=2)

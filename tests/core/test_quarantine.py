@@ -178,6 +178,7 @@ class Notes:
     """A run that only remembers."""
 
     url = "here"
+    resumes = True
 
     def __init__(self, earlier_errors: tuple[int, int] = (0, 0)) -> None:
         self.earlier_errors = earlier_errors
@@ -224,6 +225,15 @@ def test_the_message_sums_up() -> None:
         "trace",
     ]
     assert len(notes.kept) == 111
+
+
+def test_a_run_that_starts_from_the_beginning_is_not_said_to_go_on() -> None:
+    notes = Notes()
+    notes.resumes = False
+    for quarantine in (Quarantine(True, ErrorBudget.of(0), notes), Quarantine(True, ErrorBudget.of(0))):
+        with pytest.raises(ErrorBudgetError, match=r"without run_dir=\.\.\. it starts from the beginning") as caught:
+            quarantine.take(failures(1), 10)
+        assert "goes on" not in str(caught.value)
 
 
 def test_causes_that_differ_in_each_record_take_no_memory() -> None:

@@ -65,6 +65,15 @@ def test_a_bad_description_goes_to_quarantine_and_others_are_read(name: str, tmp
     [aside] = done.quarantined()
     assert aside.file == "a.tar"
     assert aside.position
+    assert aside.error.startswith("bad.json: ")
+    assert aside.error.count("bad.json") == 1
+
+
+def test_a_text_that_is_called_tar_is_no_archive(tmp_path: Path) -> None:
+    (tmp_path / "notes.tar").write_text("hello\n")
+    done = run(InterleavedWebdatasetReader(str(tmp_path / "notes.tar")), max_errors=5)
+    [aside] = done.quarantined()
+    assert aside.error == f"{tmp_path}/notes.tar is not a tar archive: no header in its 6 bytes"
 
 
 def test_pictures_without_a_description_and_descriptions_without_pictures(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gristmill.cli.main import app
+from gristmill.recipes import load_recipe
 from tests.llm_server import FaultProxy
 
 NOWHERE = "http://127.0.0.1:9/v1"
@@ -78,3 +79,18 @@ def test_no_row_of_the_bucket(tmp_path: Path) -> None:
         said = rewrite(tmp_path, NOWHERE, 3, "--set", "bucket=medium")
     assert "no row has bucket 'medium', so nothing was asked. There are rows with: bucket=low" in str(caught[0].message)
     assert "unselected" not in said
+
+
+def test_the_recipe_has_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "sk-mine")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-openai")
+
+    def key(**given: str) -> str | None:
+        recipe = load_recipe("rewrite", {"input": str(tmp_path), "model": "m", **given})
+        assert "sk-" not in recipe.to_yaml()
+        found = recipe.build().stages[1]._client.api_key  # type: ignore[attr-defined]
+        return found and str.__str__(found)
+
+    assert key(api_key="${env:MY_KEY}") == "sk-mine"
+    assert not key()
+    assert key(url="https://api.openai.com/v1") == "sk-openai"

@@ -172,6 +172,19 @@ class TestTraining:
         with pytest.raises(InputError, match="something else"):
             train_classifier(str(write_labelled(tmp_path / "in.jsonl")), tmp_path)
 
+    def test_a_classifier_is_replaced_only_if_wished(self, tmp_path: Path) -> None:
+        labelled = str(write_labelled(tmp_path / "in.jsonl", 400))
+        command = ["train-classifier", labelled, "-o", str(tmp_path / "out")]
+        assert CliRunner().invoke(app, command).exit_code == 0
+        before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+        again = CliRunner().invoke(app, [*command, "--positive", "bad"])
+        assert again.exit_code == 2, again.output
+        assert "holds a classifier already" in again.output
+        assert "--overwrite" in again.output
+        assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+        assert CliRunner().invoke(app, [*command, "--positive", "bad", "--overwrite"]).exit_code == 0
+        assert json.loads((tmp_path / "out" / "classifier.json").read_text())["label"] == "bad"
+
     def test_the_command(self, tmp_path: Path) -> None:
         labelled = write_labelled(tmp_path / "in.jsonl", 800)
         done = CliRunner().invoke(
@@ -234,7 +247,7 @@ def test_labels_can_come_from_a_language_model(endpoint: str, tmp_path: Path) ->
     [written] = (tmp_path / "out-labels").glob("*.jsonl")
     assert [json.loads(line)["label"] for line in written.read_text().splitlines()] == wanted
     assert (tmp_path / "out" / "model.bin").is_file()
-    assert CliRunner().invoke(app, command).exit_code == 0
+    assert CliRunner().invoke(app, [*command, "--overwrite"]).exit_code == 0
     assert len(Annotator.asked) == 300
 
 
@@ -270,7 +283,7 @@ class TestFilter:
         train_classifier(str(labelled), tmp_path / "model")
         settings = {"run_dir": str(tmp_path / "run")}
         first = self.run(tmp_path / "model", tmp_path / "out", **settings)
-        train_classifier(str(labelled), tmp_path / "model", positive="bad")
+        train_classifier(str(labelled), tmp_path / "model", positive="bad", overwrite=True)
         second = self.run(tmp_path / "model", tmp_path / "out", **settings)
         assert first != second
 

@@ -42,7 +42,7 @@ def print_estimate(estimate: Estimate) -> None:
         table.add_row(Text(stage.name), *rows, format_duration(stage.seconds), f"{share:.0%}")
     out.print(table)
     workers = f"{estimate.workers} worker{'' if estimate.workers == 1 else 's'}"
-    out.print(f"about {format_duration(estimate.seconds)} with {workers}", style="bold")
+    out.print(f"about {format_duration(estimate.seconds)} with {workers}{_left_out(estimate)}", style="bold")
     out.print(
         f"memory: about {format_bytes(estimate.memory_bytes)}, {format_bytes(estimate.worker_bytes)} for each worker"
     )
@@ -56,6 +56,15 @@ def print_estimate(estimate: Estimate) -> None:
         out.print(Text(note, "yellow"), soft_wrap=True)
     sampled = f"{estimate.sampled_share:.2%}" if estimate.sampled_share < 0.1 else f"{estimate.sampled_share:.0%}"
     out.print(f"from {sampled} of {format_bytes(estimate.input_bytes)} of input", style="dim")
+
+
+def _left_out(estimate: Estimate) -> str:
+    """What the time does not include: that of answers is not part of it, known or not."""
+    asking = [forecast for forecast in estimate.endpoints.values() if forecast.requests]
+    if not asking:
+        return ""
+    unknown = any(forecast.seconds is None for forecast in asking)
+    return ", without the time of answers" + (", which is not known" if unknown else ", see below")
 
 
 def describe_forecast(forecast: EndpointForecast) -> str:
@@ -73,7 +82,8 @@ def describe_forecast(forecast: EndpointForecast) -> str:
 
 def print_estimate_accuracy(estimate: Estimate, seconds: float) -> None:
     """How good the estimate was."""
-    console().print(f"estimated {format_duration(estimate.seconds)}, took {format_duration(seconds)}", style="dim")
+    estimated = f"{format_duration(estimate.seconds)}{_left_out(estimate).removesuffix(', see below')}"
+    console().print(f"estimated {estimated}; took {format_duration(seconds)}", style="dim")
 
 
 def format_duration(seconds: float) -> str:

@@ -347,7 +347,7 @@ def exit_on_error(verbose: bool | None = None) -> Iterator[None]:
         message = str(error)
         if isinstance(error, StageError) and error.details and not verbose:
             message = message.removesuffix(f"\n\n{error.details}") + "\n(-v shows the traceback)"
-        print_error(f"error: {message}")
+        print_error(f"error: {with_options(message)}")
         raise typer.Exit(2 if isinstance(error, RecipeError | PlanError) else 1) from None
     except KeyboardInterrupt as error:
         number = signal.SIGTERM if isinstance(error, _Terminated) else signal.SIGINT
@@ -383,6 +383,15 @@ def _warnings_as_messages() -> Iterator[None]:
         yield
     finally:
         warnings.formatwarning = before
+
+
+def with_options(message: str) -> str:
+    """A message with the options of the command line in place of the parameters of `Pipeline.run`."""
+    message = re.sub(r"\bmax_errors=(?:\.\.\.|(?=[0-9]))", lambda found: _OPTIONS[found[0]], message)
+    return re.sub(r"\brun_dir=\.\.\.|(?<=same )run_dir\b|(?<=its )run_dir\b", "--run-dir", message)
+
+
+_OPTIONS = {"max_errors=...": "--max-errors", "max_errors=": "--max-errors "}
 
 
 def print_error(message: str) -> None:

@@ -37,19 +37,22 @@ def train_classifier(
         str, typer.Option("--question", help="What it is asked about each text.")
     ] = "Which label fits the text best?",
     seed: Annotated[int, typer.Option("--seed", help="Another order of the texts, and other parts.")] = 42,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a classifier that is there already.")] = False,
 ) -> None:
     """Train a classifier that ClassifierFilter runs; report.html in its folder shows how good it is."""
     with exit_on_error():
         from gristmill.models.text.fasttext_trainer import FastTextSettings
-        from gristmill.text.classifiers.train_classifier import describe_figures
+        from gristmill.text.classifiers.train_classifier import check_folder, describe_figures
         from gristmill.text.classifiers.train_classifier import train_classifier as train
 
+        check_folder(output, overwrite)
         if annotate is not None:
             labelled = [_annotated(labelled, output, text, label, annotate.split(","), question, endpoint, llm)]
         settings = FastTextSettings(dim=dim, lr=lr, epoch=epoch, word_ngrams=word_ngrams, seed=seed)
         figures = train(
-            labelled, output, text, label, kind, positive=positive, precision=precision, model=model, settings=settings
-        )
+            labelled, output, text, label, kind, positive=positive, precision=precision, model=model, settings=settings,
+            overwrite=overwrite,
+        )  # fmt: skip
         for line in describe_figures(figures):
             typer.echo(line)
         typer.echo(f"wrote {output}; how good it is: {output / 'report.html'}")

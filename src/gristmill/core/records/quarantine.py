@@ -240,11 +240,18 @@ class QuarantineWriter(Protocol):
     def earlier_errors(self) -> tuple[int, int]:
         """Records quarantined and read in sources that earlier attempts finished."""
 
+    @property
+    def resumes(self) -> bool:
+        """Whether the run goes on where it stopped, when it is started again."""
+
     def add_quarantined(self, records: Sequence[QuarantinedRecord]) -> None: ...
 
     def add_counts(self, source: str, group: int, stats: Sequence[StageStats]) -> None: ...
 
     def quarantined(self) -> Iterator[QuarantinedRecord]: ...
+
+
+_FROM_THE_START = "without run_dir=... it starts from the beginning; "
 
 
 class Quarantine:
@@ -313,6 +320,10 @@ class Quarantine:
     def _before(self) -> tuple[int, int]:
         return self._keeper.earlier_errors if self._keeper else (0, 0)
 
+    @property
+    def _resumes(self) -> bool:
+        return self._keeper is not None and self._keeper.resumes
+
     def _stop(self, rows: int, why: str) -> StageError:
         failed, read = self._before
         rows, total = rows + read, self.failed + failed
@@ -325,8 +336,9 @@ class Quarantine:
         url = self._keeper.url if self._keeper else ""
         lines.append(
             (f"To see the failed records: gristmill quarantine list {url}\n" if url else "")
-            + "Fix the cause and run again: with the same run_dir=... it goes on where this run stopped; "
-            "or allow more with max_errors=..."
+            + "Fix the cause and run again: "
+            + ("with the same run_dir=... it goes on where this run stopped; " if self._resumes else _FROM_THE_START)
+            + "or allow more with max_errors=..."
         )
         first = self._first or next(self._keeper.quarantined() if self._keeper else iter(()))
         reason = f"{first.error}\n\n" + "\n".join(lines)

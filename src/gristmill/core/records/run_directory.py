@@ -134,7 +134,7 @@ class Run:
     ) -> None:
         self.store = RecordStore(str(url), storage_options) if url else None
         self.storage_options = dict(storage_options or {})
-        self.restarts = restarts
+        self.restarts, self.resumes = restarts, bool(url) and not restarts
         self.before = self.store.read(PLAN) if self.store and not restarts else None
         if self.before and LINK in self.before:  # to the directory of an earlier run
             self.before = None

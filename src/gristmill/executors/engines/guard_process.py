@@ -70,6 +70,7 @@ class _QuarantineBuffer:
     """The counts of each source."""
     url = ""
     earlier_errors = (0, 0)
+    resumes = True
 
     def add_quarantined(self, records: Sequence[QuarantinedRecord]) -> None:
         self.records.extend(records)

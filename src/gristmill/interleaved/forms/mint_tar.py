@@ -85,9 +85,12 @@ class MintForm:
         described = next((member for member in members if self.is_json(member.name)), None)
         if described is None:
             raise BadDocument(f"{sample_key(members[0].name)!r} has no JSON, only {members[0].name!r}")
-        content = parse_object(described.data or b"")
+        try:
+            content = parse_object(described.data or b"")
+            items = self._items(content)
+        except BadDocument as error:
+            raise BadDocument(f"{described.name}: {error}") from error
         pictures = [member for member in members if member is not described and not self.is_json(member.name)]
-        items = self._items(content, described.name)
         missing = self._find_pictures(items, pictures, content)
         taken = {self.texts_field, self.images_field, "items", *self.per_image_fields, *self.per_text_fields}
         rest = {name: value for name, value in content.items() if name not in taken and name not in self.fields}
@@ -102,15 +105,15 @@ class MintForm:
         )
         return document, missing
 
-    def _items(self, content: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    def _items(self, content: Mapping[str, Any]) -> list[dict[str, Any]]:
         if isinstance(content.get("items"), list):
             return [_own_item(item) for item in content["items"]]
         texts, images = content.get(self.texts_field), content.get(self.images_field)
         for field, value in ((self.texts_field, texts), (self.images_field, images)):
             if value is not None and not isinstance(value, list):
-                raise BadDocument(f"{name}: {field!r} is no list, but {type(value).__name__}")
+                raise BadDocument(f"{field!r} is no list, but {type(value).__name__}")
         if texts is None and images is None:
-            raise BadDocument(f"{name} has neither {self.texts_field!r} nor {self.images_field!r}")
+            raise BadDocument(f"it has neither {self.texts_field!r} nor {self.images_field!r}")
         items = items_of_lists(
             [None] * len(images or ()) if texts is None else texts,
             [None] * len(texts or ()) if images is None else images,

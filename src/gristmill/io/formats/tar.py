@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from gristmill.core.secret_values import hide_in_urls
 from gristmill.io.formats.decompress import DamagedStreamError, decompress
 from gristmill.io.formats.format_detection import detect_compression, wrong_format_error
 from gristmill.io.formats.line_blocks import read_head
@@ -248,7 +249,11 @@ class _Archive:
                 self._unread(block)
                 return True
             skipped += len(block)
-        self._bad(offset, f"no tar header, here or in the {skipped:,} bytes after it")
+        if offset:
+            self._bad(offset, f"no tar header, here or in the {skipped:,} bytes after it")
+        else:
+            path = hide_in_urls(self.source.path)
+            self._bad(offset, f"{path} is not a tar archive: no header in its {skipped:,} bytes")
         return False
 
     def _unread(self, block: bytes) -> None:

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 ANSWERS, LEASES = "answers", "budget"
 """Folders among the records of a run."""
 
+IN_ALL_ATTEMPTS = "_in_all_attempts"
+"""The end of counters that include what attempts asked whose rows were not finished."""
+
 In = TypeVar("In", bound=Task[Any])
 Out = TypeVar("Out", bound=Task[Any])
 
@@ -181,11 +184,12 @@ class LLMStage(ProcessingStage[In, Out], LastingRecordsRole, EndpointRole, Repor
             own = [line for line in store.lines() if line.get("run") == store.run and line.get("stage") == self.name]
         except (OSError, GristmillError):
             return counts
-        shown = dict(counts)
         tokens = {name: sum(line.get(name) or 0 for line in own) for name in ("prompt_tokens", "answer_tokens")}
+        shown = dict(counts)
         for name, value in {"requests": len(own), **tokens}.items():
             if value > counts.get(name, 0):
-                shown[name] = value
+                shown.pop(name, None)
+                shown[f"{name}{IN_ALL_ATTEMPTS}"] = value
         if self._budget is not None and self._budget.prices:
             shown["cost"] = sum(self._budget.spent_by(store.run, [line]).cost for line in own)
         return shown

@@ -111,19 +111,22 @@ def train_classifier(
     model: str | None = None,
     settings: FastTextSettings | None = None,
     threads: int = 1,
+    overwrite: bool = False,
 ) -> TrainedFigures:
     """Train a classifier on labelled JSON lines or Parquet, and write its folder. Returns how good it is.
 
     `positive` is the label that scores are about, and `precision` the share of what is kept that must have it: the
-    threshold is the lowest that reaches it. `model` is what embeds, for the kinds `linear` and `minilm`.
+    threshold is the lowest that reaches it. `model` is what embeds, for the kinds `linear` and `minilm`. A classifier
+    that is in the folder already is replaced only if `overwrite`.
     """
+    check_folder(output, overwrite)
     check_choice("train_classifier", "kind", kind, KINDS)
     check_ratio("train_classifier", "precision", precision)
     settings = settings or FastTextSettings()
     divided = divide(read_labelled(paths, text_field, label_field), settings.seed)
     names = _label_names(divided)
     label = _positive(names, positive)
-    folder = _empty_folder(output)
+    folder = _empty_folder(output, overwrite)
     embedder = "" if kind == FASTTEXT else model or DEFAULT_EMBEDDERS[kind]
     scorer, files = _train(divided.parts[TRAIN], names, kind, embedder, folder, settings, threads)
     calibration, point = _choose(divided.parts[CHOOSE], scorer, names.index(label), label, precision)
@@ -161,10 +164,22 @@ def _positive(names: Sequence[str], positive: str | None) -> str:
     return next((known[name] for name in POSITIVE if name in known), names[-1])
 
 
-def _empty_folder(output: str | Path) -> Path:
+def check_folder(output: str | Path, overwrite: bool = False) -> Path:
+    """The folder for a classifier. Raises an InputError if something is there that must stay."""
     folder = Path(output).expanduser()
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / DESCRIPTION).is_file():
+    is_classifier = (folder / DESCRIPTION).is_file()
+    if folder.is_dir() and any(folder.iterdir()) and not is_classifier:
         raise InputError(f"{folder} holds something else than a classifier: give another directory")
+    if is_classifier and not overwrite:
+        raise InputError(
+            f"{folder} holds a classifier already: give another directory, or overwrite it (--overwrite, in Python "
+            "overwrite=True)"
+        )
+    return folder
+
+
+def _empty_folder(output: str | Path, overwrite: bool) -> Path:
+    folder = check_folder(output, overwrite)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DESCRIPTION).unlink(missing_ok=True)
     return folder
