@@ -18,6 +18,7 @@ from rich.text import Text
 from gristmill.core.errors import printable
 from gristmill.core.result import count_noun, count_texts
 from gristmill.core.run.preview import one_line
+from gristmill.core.task import WrittenFiles
 
 if TYPE_CHECKING:
     from gristmill.core.result import Result, Summary
@@ -80,7 +81,7 @@ def print_summary(result: Result, run_dir: str | None, report: str | None) -> No
     out.print("stage times are summed over all workers", style="dim")
     for note in _attempt_notes(result):
         out.print(note, style="dim")
-    for where in _output_lines(result.files()):
+    for where in _output_lines([*result.files(), *_attached_paths(result)]):
         out.print(where, soft_wrap=True)
     if run_dir:
         out.print(f"run directory: {run_dir}", soft_wrap=True)
@@ -126,6 +127,12 @@ def quarantine_line(result: Result) -> str:
     where = result.run_dir
     advice = f"see: gristmill quarantine list {shlex.quote(where)}" if where else "use --run-dir to keep them"
     return f"{count_noun(count)} failed and {'is' if count == 1 else 'are'} not included; {advice}"
+
+
+def _attached_paths(result: Result) -> list[str]:
+    """The files in folders of the output, such as clips."""
+    files = [file for task in result if isinstance(task, WrittenFiles) for file in task.written if file.attached]
+    return list(dict.fromkeys(path for file in files for path in file.all_sizes() if path != file.path))
 
 
 def _output_lines(files: Iterable[str]) -> list[str]:

@@ -6,6 +6,9 @@ files it lists), that of a child from its parent's id, with its position if ther
 
 from __future__ import annotations
 
+import base64
+import json
+import zlib
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
@@ -209,6 +212,34 @@ class WrittenFile:
     """The columns of the file."""
     part: OutputPart | None = None
     """The rows of the source in it, if files have a target size (`io/write/file_compaction.py`)."""
+    attached: str = ""
+    """The files in folders of the output that belong to it, packed (`pack_attached`): there may be thousands."""
+
+    def attached_files(self) -> list[AttachedFile]:
+        if not self.attached:
+            return []
+        lines = json.loads(zlib.decompress(base64.b85decode(self.attached)))
+        return [AttachedFile(name, size, checksum) for name, size, checksum in lines]
+
+    def all_sizes(self) -> dict[str, int]:
+        """The sizes of the file and of those that belong to it, by path."""
+        folder = self.path.rpartition("/")[0]
+        return {self.path: self.size} | {f"{folder}/{one.name}": one.size for one in self.attached_files()}
+
+
+@fast_dataclass(frozen=True, slots=True)
+class AttachedFile:
+    """A file in a folder of the output, such as a clip, that belongs to a table of it."""
+
+    name: str
+    """Its path below the output."""
+    size: int
+    checksum: str
+
+
+def pack_attached(files: Iterable[AttachedFile]) -> str:
+    lines = [[file.name, file.size, file.checksum] for file in sorted(files, key=lambda file: file.name)]
+    return base64.b85encode(zlib.compress(json.dumps(lines).encode())).decode() if lines else ""
 
 
 def upgraded_file_entry(noted: Mapping[str, Any]) -> dict[str, Any]:

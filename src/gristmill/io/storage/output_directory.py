@@ -139,14 +139,15 @@ class OutputDirectory:
             return []
         return sorted(name.rstrip("/").rpartition("/")[2] for name in paths)
 
-    def sizes(self) -> dict[str, int]:
-        """The size of each file in the directory, by name."""
+    def sizes(self, *folder: str) -> dict[str, int]:
+        """The size of each file in the directory or in a folder of it, by name."""
+        place = self.file(*folder) if folder else self.url
         try:
             if self.local:
-                return {entry.name: entry.stat().st_size for entry in os.scandir(self.url) if entry.is_file()}
+                return {entry.name: entry.stat().st_size for entry in os.scandir(place) if entry.is_file()}
             with without_listing_cache(self._system):
-                entries = self._system.ls(self.url, detail=True)
-        except FileNotFoundError:
+                entries = self._system.ls(place, detail=True)
+        except (FileNotFoundError, NotADirectoryError):
             return {}
         return {entry["name"].rpartition("/")[2]: int(entry.get("size") or 0) for entry in entries}
 
@@ -344,6 +345,24 @@ class OutputDirectory:
         for folder in (self.temporary(run), self.temporary(), *([self.records] if self.records != self.url else [])):
             with suppress(OSError):
                 Path(folder).rmdir()
+
+
+class FileSizes:
+    """The sizes of files by their paths below a directory. Each folder is listed once."""
+
+    def __init__(self, target: OutputDirectory) -> None:
+        self._target = target
+        self._folders: dict[str, dict[str, int]] = {}
+
+    def of(self, name: str) -> int | None:
+        """The size of a file; None if it is not there."""
+        folder, _, base = name.rpartition("/")
+        return self.in_folder(folder).get(base)
+
+    def in_folder(self, folder: str) -> dict[str, int]:
+        if folder not in self._folders:
+            self._folders[folder] = self._target.sizes(folder) if folder else self._target.sizes()
+        return self._folders[folder]
 
 
 class RecordsDirectory(OutputDirectory):

@@ -27,8 +27,17 @@ from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.records.sharded_run import refuse_shards
 from gristmill.core.stage import ProcessingStage
 from gristmill.core.stage_roles import CommitStage, WriterRole
-from gristmill.core.task import GatherTask, OutputPart, Task, WrittenFile, WrittenFiles, digest
-from gristmill.io.storage.output_directory import OutputDirectory, reserve_space
+from gristmill.core.task import (
+    AttachedFile,
+    GatherTask,
+    OutputPart,
+    Task,
+    WrittenFile,
+    WrittenFiles,
+    digest,
+    pack_attached,
+)
+from gristmill.io.storage.output_directory import FileSizes, OutputDirectory, reserve_space
 from gristmill.io.write.file_compaction import JOINED_NAME, JoinedFiles, RowSpan
 from gristmill.io.write.hub_file_names import HubFileNames
 from gristmill.io.write.manifest import remove_manifest, write_manifest
@@ -150,6 +159,10 @@ class OutputFormat(ABC):
         The bytes must depend on the rows alone, not on how they are split into fragments.
         """
 
+    def names_attached(self, target: OutputDirectory, stem: str) -> Sequence[str]:
+        """The files that `join` has created in folders of the output for a source, as far as its main file tells."""
+        return ()
+
     def rewrite(self, old: BinaryIO, own: pa.Schema, new: BinaryIO, schema: pa.Schema) -> None:
         """With `one_schema`: write the rows of a file, which has the columns `own`, with the columns of `schema`."""
         raise NotImplementedError
@@ -258,7 +271,7 @@ class CommitFiles(CommitStage):
         self.name = f"commit_{form.name}"
         self.target, self.form, self.fields, self.mode = target, form, fields, mode
         self._generation = ""
-        self._sizes: dict[str, int] | None = None
+        self._sizes: FileSizes | None = None
 
     @cached_property
     def _hub_names(self) -> HubFileNames | None:
@@ -281,11 +294,15 @@ class CommitFiles(CommitStage):
 
     def has_files(self, files: Sequence[WrittenFile]) -> bool:
         if self._sizes is None:
-            self._sizes = self.target.sizes()
+            self._sizes = FileSizes(self.target)
         sizes, hub_names = self._sizes, self._hub_names
         if hub_names:
-            return all(hub_names.find(file, sizes) for file in files)
-        return all(sizes.get(file.path.rpartition("/")[2]) == file.size for file in files)
+            return all(hub_names.find(file, sizes.in_folder("")) for file in files)
+        return all(
+            sizes.of(file.path.rpartition("/")[2]) == file.size
+            and all(sizes.of(one.name) == one.size for one in file.attached_files())
+            for file in files
+        )
 
     def discard_files(self, files: Sequence[WrittenFile]) -> None:
         if self._hub_names:
@@ -295,6 +312,9 @@ class CommitFiles(CommitStage):
         for file in files:
             if not file.path.startswith(self.target.file("")):  # never delete files of other directories
                 continue
+            for one in file.attached_files():
+                if ".." not in one.name.split("/"):
+                    self.target.remove(self.target.file(one.name))
             if self._joined and file.part and file.part.whole:
                 self._joined.drop(file)
             elif not self._hub_names or self._is_unchanged(file):  # else the name is another file's now
@@ -420,6 +440,7 @@ class OutputFiles:
         self.rewritten: list[str] = []
         self.drafts: list[str | None] = []
         self._created: dict[str, NewFile] = {}
+        self._attached: dict[str, AttachedFile] = {}
         self._numbered = form.target_file_size is not None
         self._extensions = (form.extension, *form.companion_extensions)
 
@@ -429,6 +450,13 @@ class OutputFiles:
         path = self.target.temporary(self.run, name) if self.target.local else self.target.file(name)
         self.drafts.append(path if self.target.local else None)
         return self._create(path)
+
+    @contextmanager
+    def attach(self, name: str) -> Iterator[NewFile]:
+        """Open a file in a folder of the output. It is recorded with the main file."""
+        with self.target.create(self.target.file(*name.split("/"))) as file:
+            yield file
+        self._attached[name] = AttachedFile(name, file.size, file.checksum)
 
     def rewrite(self, fragment: Fragment) -> tuple[str, AbstractContextManager[NewFile]]:
         """Open a temporary file that replaces a fragment."""
@@ -460,6 +488,18 @@ class OutputFiles:
 
     def written(self, files: Sequence[str], fragments: Sequence[Fragment]) -> tuple[WrittenFile, ...]:
         """Size and checksum of the files in place. Only files of an earlier attempt are read for them."""
+        written = self._main_files(files, fragments)
+        attached = self._attached.values() if self.drafts else self.attached_earlier()
+        return (replace(written[0], attached=pack_attached(attached)), *written[1:]) if written else ()
+
+    def attached_earlier(self) -> list[AttachedFile]:
+        """The files that an earlier attempt attached, as they are now."""
+        names = self.form.names_attached(self.target, self.stem)
+        paths = {name: self.target.file(*name.split("/")) for name in names}
+        there = {name: path for name, path in paths.items() if self.target.exists(path)}
+        return [AttachedFile(name, self.target.size(path), self.target.checksum(path)) for name, path in there.items()]
+
+    def _main_files(self, files: Sequence[str], fragments: Sequence[Fragment]) -> tuple[WrittenFile, ...]:
         if not self.drafts:
             found = (WrittenFile(path, self.target.size(path), self.target.checksum(path)) for path in files)
             return tuple(self._with_part(file, None) for file in found)

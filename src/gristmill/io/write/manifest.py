@@ -16,7 +16,7 @@ from gristmill.core.errors import InputError
 from gristmill.core.records.run_location import MANIFEST, directory_url, records_beside
 from gristmill.core.records.run_record_store import RecordStore
 from gristmill.core.task import upgraded_file_entry
-from gristmill.io.storage.output_directory import OutputDirectory
+from gristmill.io.storage.output_directory import FileSizes, OutputDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -72,8 +72,12 @@ def write_manifest(target: OutputDirectory, outputs: Iterable[WrittenFiles], inf
     path = f"{target.records}/{_shard_manifest(*shard)}" if shard else manifest_path(target)
     before = (_read(target, path) if shard else read_manifest(target)) or {}
     entries = {entry["name"]: entry for entry in before.get("files", [])}
-    existing = set(target.names())
-    entries = {name: entry for name, entry in entries.items() if name in existing}
+    existing, sizes = set(target.names()), FileSizes(target)
+    entries = {
+        name: entry
+        for name, entry in entries.items()
+        if name in existing or ("/" in name and sizes.of(name) is not None)
+    }
     rows = 0
     for output in outputs:
         rows += output.rows
@@ -87,6 +91,8 @@ def write_manifest(target: OutputDirectory, outputs: Iterable[WrittenFiles], inf
                 "rows": file.part.whole or file.part.rows if file.part else alone,
                 "part": 0 if file.part else index,  # of several sources, which end in any order
             }
+            for one in file.attached_files():
+                entries[one.name] = {"name": one.name, "bytes": one.size, "checksum": one.checksum}
     content = {**info, "rows": rows, "files": [entries[name] for name in sorted(entries)]}
     with target.create(path) as out:
         out.write(orjson.dumps(content, option=orjson.OPT_INDENT_2))
@@ -141,7 +147,7 @@ def check_manifest(target: OutputDirectory) -> tuple[dict[str, Any], list[str]]:
             f"{target.url} has no manifest ({manifest_path(target)}): it was not written by Gristmill, or the run did "
             "not complete. Start the run again with the same run_dir to finish it"
         )
-    existing = set(target.names())
+    existing = set(target.names()) | _names_in_folders(target, manifest["files"])
     problems = _missing_shards(manifest.get("shards") or [])
     for entry in manifest["files"]:
         name = entry["name"]
@@ -153,10 +159,22 @@ def check_manifest(target: OutputDirectory) -> tuple[dict[str, Any], list[str]]:
             problems.append(f"{name} {problem}")
     problems += [f"{missing} is missing" for entry in manifest["files"] for missing in _missing_members(target, entry)]
     known = {entry["name"] for entry in manifest["files"]}
-    extensions = {name.partition(".")[2] for name in known}
-    unknown = [name for name in existing - known if name.partition(".")[2] in extensions]
+    kinds = {_kind(name) for name in known}
+    unknown = [name for name in existing - known if _kind(name) in kinds]
     problems += [f"{name} is not in the manifest" for name in sorted(unknown)]
     return manifest, problems
+
+
+def _names_in_folders(target: OutputDirectory, entries: Iterable[Mapping[str, Any]]) -> set[str]:
+    """The files in those folders of the output of which some files are listed, such as clips."""
+    folders = {entry["name"].rpartition("/")[0] for entry in entries} - {""}
+    return {f"{folder}/{name}" for folder in folders for name in target.sizes(folder)}
+
+
+def _kind(name: str) -> tuple[str, str]:
+    """The folder and the extension of a file."""
+    folder, _, base = name.rpartition("/")
+    return folder, base.rpartition(".")[2] if folder else base.partition(".")[2]
 
 
 def folder_of_index(name: str) -> str:

@@ -58,7 +58,7 @@ def verified_output(where: str, options: Mapping[str, Any] | None = None) -> tup
         for name in sorted(sizes):
             checksum = source.checksum(source.file(folder, name))
             entries[f"{folder}/{name}"] = {"name": f"{folder}/{name}", "bytes": sizes[name], "checksum": checksum}
-    others = sorted(set(source.names()) - set(entries) - folders)
+    others = sorted(set(source.names()) - {name.partition("/")[0] for name in entries} - folders)
     if others:
         raise InputError(
             f"{source.url} has {shorten(others)}, which its manifest does not list. Only listed files are pushed: "

@@ -61,7 +61,8 @@ def gather_facts(
 ) -> dict[str, Any]:
     """All that there is to tell of a run."""
     summary = Summary.of(progress)
-    sizes = {file.path: file.size for task in (*run.kept_outputs, *run.outputs) for file in task.written}
+    written = [file for task in (*run.kept_outputs, *run.outputs) for file in task.written]
+    sizes = {path: size for file in written for path, size in file.all_sizes().items()}
     facts = {
         "name": plan.name,
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

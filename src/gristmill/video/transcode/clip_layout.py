@@ -8,14 +8,15 @@
     processed_videos/VIDEO.json, processed_clip_chunks/VIDEO_0.json   the films that are done, with their clips
     SOURCE.parquet                 a table of all clips with all columns, one file for each source
 
-The table of a source is written last and removed first: while it is there, its files are there.
+The table of a source is written last. The files in the folders are recorded with it, with size and checksum.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import make_array
 from gristmill.core.arrow.table_conversion import POSITION, is_json, table_to_rows
 from gristmill.core.arrow.type_widening import conform_columns
-from gristmill.core.task import GatherTask, WrittenFile, WrittenFiles
+from gristmill.core.task import GatherTask, WrittenFile, WrittenFiles, pack_attached
 from gristmill.io.storage.output_directory import OutputDirectory
 from gristmill.io.write.commit import CommitFiles, Fragment, OutputFiles, OutputFormat, safe_file_name
 from gristmill.io.write.parquet_format import ParquetFormat, fragment_tables
@@ -61,20 +62,20 @@ class ClipLayoutFormat(OutputFormat):
 
     def join(self, fragments: Sequence[Fragment], schema: pa.Schema, parts: OutputFiles) -> None:
         target = parts.target
-        target.remove(target.file(parts.stem + self.extension))
+        target.remove(target.file(parts.stem + self.extension))  # or it would stand for clips that are not all there
         tables: list[pa.Table] = []
         for table in fragment_tables(fragments, schema, target):
             for start in range(table.num_rows):
-                tables.append(self._write_clip(target, table.slice(start, 1)))
+                tables.append(self._write_clip(parts, table.slice(start, 1)))
         everything = pa.concat_tables(tables)
-        self._write_embeddings(target, parts.stem, everything)
+        self._write_embeddings(parts, everything)
         for film, rows in _by_film(everything):
-            _write_json(target, (VIDEOS, f"{film}.json"), _film_entry(rows))
-            _write_json(target, (CHUNKS, f"{film}_0.json"), _chunk_entry(rows))
+            _write_json(parts, f"{VIDEOS}/{film}.json", _film_entry(rows))
+            _write_json(parts, f"{CHUNKS}/{film}_0.json", _chunk_entry(rows))
         with parts.create() as file:
             _write_table(everything, file)
 
-    def _write_clip(self, target: OutputDirectory, row: pa.Table) -> pa.Table:
+    def _write_clip(self, parts: OutputFiles, row: pa.Table) -> pa.Table:
         """Write the files of one clip. Returns its row of the table."""
         values = table_to_rows(row.drop_columns([name for name in (VIDEO,) if name in row.column_names]))[0]
         name = clip_name(values)
@@ -83,25 +84,35 @@ class ClipLayoutFormat(OutputFormat):
         location = None
         if data is not None and self.upload_clips:
             location = f"{folder}/{name}.mp4"
-            _write_bytes(target, location, data)
+            _write_bytes(parts, location, data)
         for preview, content in _previews(name, values) if self.previews else ():
-            _write_bytes(target, f"{PREVIEWS}/{preview}", content)
-        _write_json(target, (METAS, f"{name}.json"), clip_meta(values, location and target.file(location)))
+            _write_bytes(parts, f"{PREVIEWS}/{preview}", content)
+        meta = clip_meta(values, location and parts.target.file(location))
+        _write_json(parts, f"{METAS}/{name}.json", meta)
         left = row.drop_columns([column for column in (VIDEO, PREVIEW) if column in row.column_names])
         return left.append_column(CLIP_LOCATION, make_array([location], pa.string()))
 
-    def _write_embeddings(self, target: OutputDirectory, stem: str, table: pa.Table) -> None:
+    def _write_embeddings(self, parts: OutputFiles, table: pa.Table) -> None:
         column = next((name for name in table.column_names if name == "embedding" or name.endswith("_embedding")), None)
         if not self.embeddings or column is None:
             return
         ids = [clip_name(row) for row in table_to_rows(table.select(_named(table, (CLIP_ID, VIDEO_ID))))]
         made = pa.table({"id": make_array(ids, pa.string()), "embedding": table.column(column)})
         folder = _EMBEDDING_FOLDERS.get(self.embedding_algorithm, "embd_parquet")
-        with target.create(target.file(folder, f"{stem}.parquet")) as file:
+        with parts.attach(f"{folder}/{parts.stem}.parquet") as file:
             _write_table(made, file)
 
-    def files_of(self, stem: str, table: pa.Table) -> Iterator[str]:
-        """The files beside the table of a source, below the directory."""
+    def names_attached(self, target: OutputDirectory, stem: str) -> list[str]:
+        import pyarrow.parquet as pq
+
+        path = target.file(f"{stem}.parquet")
+        if not target.exists(path):
+            return []
+        with target.open(path) as file:
+            return list(dict.fromkeys(self._names_of(stem, pq.read_table(file))))
+
+    def _names_of(self, stem: str, table: pa.Table) -> Iterator[str]:
+        """All files that there may be for the table of a source."""
         rows = table_to_rows(table)
         for row in rows:
             name = clip_name(row)
@@ -190,14 +201,14 @@ def _chunk_entry(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _write_bytes(target: OutputDirectory, name: str, data: bytes) -> None:
-    with target.create(target.file(*name.split("/"))) as file:
+def _write_bytes(parts: OutputFiles, name: str, data: bytes) -> None:
+    with parts.attach(name) as file:
         file.write(data)
 
 
-def _write_json(target: OutputDirectory, name: tuple[str, str], value: Any) -> None:
+def _write_json(parts: OutputFiles, name: str, value: Any) -> None:
     text = json.dumps(value, ensure_ascii=False, sort_keys=True, indent=2, default=str)
-    _write_bytes(target, "/".join(name), text.encode() + b"\n")
+    _write_bytes(parts, name, text.encode() + b"\n")
 
 
 def _write_table(table: pa.Table, file: Any) -> None:
@@ -208,28 +219,58 @@ def _write_table(table: pa.Table, file: Any) -> None:
 
 
 class CommitClips(CommitFiles):
-    """Puts the files of clips in place. In the manifest and the ledger they are named by their table."""
+    """Puts the files of clips in place. A row is found by the table of its source, to which the other files belong."""
 
     form: ClipLayoutFormat
 
     def process(self, task: GatherTask) -> WrittenFiles:
-        self._remove_files(self.stem(task))
+        everything: list[Any] = task.data
+        fragments = [fragment for fragment in everything if fragment.size]
+        if not fragments or self.target.exists(fragments[0].data):  # else this source was committed already
+            self._remove_files(self.stem(task))
         return super().process(task)
 
     def discard_files(self, files: Sequence[WrittenFile]) -> None:
         for file in files:
-            if file.path.startswith(self.target.file("")):
-                self._remove_files(file.path.rpartition("/")[2].removesuffix(".parquet"))
+            if not file.attached and file.path.startswith(self.target.file("")):
+                self._remove_files(_stem_of(file))
         super().discard_files(files)
+
+    def complete(self, outputs: Iterable[WrittenFiles], info: Mapping[str, Any]) -> Sequence[WrittenFiles] | None:
+        return super().complete(self._each_once([self._with_all_files(output) for output in outputs]), info)
+
+    def _with_all_files(self, output: WrittenFiles) -> WrittenFiles:
+        """The output with its clips, if it was recorded when only tables were."""
+        if all(file.attached for file in output.written):
+            return output
+        parts = [OutputFiles(self.target, "", _stem_of(file), self.form) for file in output.written]
+        files = zip(output.written, parts, strict=True)
+        return output.with_written(
+            tuple(
+                replace(file, attached=file.attached or pack_attached(part.attached_earlier())) for file, part in files
+            )
+        )
 
     def _remove_files(self, stem: str) -> None:
         """Remove the clips of an earlier run of this source, which may not be those of this one."""
-        import pyarrow.parquet as pq
-
-        path = self.target.file(f"{stem}.parquet")
-        if not self.target.exists(path):
-            return
-        with self.target.open(path) as file:
-            table = pq.read_table(file)
-        for name in self.form.files_of(stem, table):
+        for name in self.form.names_attached(self.target, stem):
             self.target.remove(self.target.file(*name.split("/")))
+
+    def _each_once(self, outputs: Sequence[WrittenFiles]) -> list[WrittenFiles]:
+        """The outputs with each file named once. Films of one name, such as a.mp4 and a.mov, have one list of clips:
+        it belongs to the film that was written last."""
+        attached = {file.path: file.attached_files() for output in outputs for file in output.written}
+        counts = Counter(one.name for files in attached.values() for one in files)
+        shared = {name: self.target.checksum(self.target.file(name)) for name, count in counts.items() if count > 1}
+        if not shared:
+            return list(outputs)
+
+        def now(file: WrittenFile) -> WrittenFile:
+            own = [one for one in attached[file.path] if one.checksum == shared.get(one.name, one.checksum)]
+            return replace(file, attached=pack_attached(own))
+
+        return [output.with_written(tuple(map(now, output.written))) for output in outputs]
+
+
+def _stem_of(file: WrittenFile) -> str:
+    return file.path.rpartition("/")[2].removesuffix(".parquet")
