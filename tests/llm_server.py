@@ -22,7 +22,7 @@ MODEL = "smollm2"
 
 
 @contextmanager
-def running_server(slots: int = 2) -> Iterator[str]:
+def running_server(slots: int = 1) -> Iterator[str]:
     """The base URL of a server, which ends with the block."""
     command, pipe = [sys.executable, __file__, str(slots)], subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as process:
@@ -155,6 +155,8 @@ def _serve_forever(slots: int) -> None:
     parameters.model.path = str(folder / "SmolLM2-135M-Instruct.Q4_1.gguf")
     parameters.n_parallel, parameters.n_ctx = slots, 1024 * slots
     parameters.cpuparams.n_threads = 1
+    # An answer must not depend on what was asked before it or is asked beside it: the last digits would.
+    parameters.cache_prompt, parameters.cache_ram_mib = False, 0
     server = xllamacpp.Server(parameters)
     sys.stdout.write(f"{server.listening_address}\n")
     sys.stdout.flush()
