@@ -81,6 +81,12 @@ class Batch(Task[pa.Table]):
     category_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """By what reports divide rows, such as their language, each with the columns that may hold it."""
 
+    id_columns: ClassVar[tuple[str, ...]] = ("id", "doc_id")
+    """The columns that rows may have their ids in, the usual one first. Recorded with scores."""
+
+    part_column: ClassVar[str | None] = None
+    """The column that names the rows which a stage has made of one row, as clips of a film; each name occurs once."""
+
     count_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Whole numbers that are recorded with scores, such as of tokens, each with the columns that may hold it."""
 

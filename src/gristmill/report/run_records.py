@@ -20,7 +20,7 @@ from gristmill.core.arrow.array_building import literal
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.errors import InputError
 from gristmill.core.records.remote_storage import open_file_system
-from gristmill.core.records.row_scores import DROPPED, FACTS, FILE, PLACE, SEGMENT
+from gristmill.core.records.row_scores import ALIKE, DROPPED, FACTS, FILE, PART, PLACE, SEGMENT
 from gristmill.core.records.run_directory import Run
 from gristmill.core.records.run_location import PLAN, find_run
 from gristmill.core.records.run_record_store import RecordStore
@@ -29,7 +29,7 @@ from gristmill.dedup.clusters.cluster_table import CLUSTERS_DIRECTORY as CLUSTER
 from gristmill.io.formats.decompress import decompress
 from gristmill.io.formats.format_detection import GZIP, ZSTD
 from gristmill.io.storage.output_directory import OutputDirectory
-from gristmill.io.write.side_outputs import SCORES_INFO_FILE
+from gristmill.io.write.side_outputs import SCORES_INFO_FILE, merge_score_rows
 
 if TYPE_CHECKING:
     from pyarrow import dataset
@@ -153,6 +153,25 @@ class RecordedScores:
         """For each column of scores, the stage and the filter's label."""
         return {column: (stage["name"], label) for stage in self.stages for label, column in stage["columns"].items()}
 
+    @cached_property
+    def has_parts(self) -> bool:
+        """Whether there are rows that are parts of one row of the input, as clips of a film; or might have been, since
+        of rows that can have parts none was kept."""
+        if PART not in self.rows.schema.names:
+            return False
+        return self._any(PART, "is_valid") or not self.rows.to_table(columns=[DROPPED]).column(DROPPED).null_count
+
+    @cached_property
+    def are_confused(self) -> bool:
+        """Whether there are rows whose scores could not be told apart: a stage made several of one without names."""
+        return self._any(ALIKE, "is_valid" if any(segment > 1 for _, segment in self.parts()) else "any")
+
+    def _any(self, column: str, kind: str) -> bool:
+        if column not in self.rows.schema.names:
+            return False
+        values = self.rows.to_table(columns=[column]).column(column)
+        return bool(values.null_count < len(values) if kind == "is_valid" else pc.any(values).as_py())
+
     def parts(self) -> list[tuple[Any, int]]:
         """The files, and the segment of each."""
         return [(part, _segment_of(part)) for part in self.rows.get_fragments()]
@@ -181,10 +200,15 @@ class RecordedScores:
         looked for first: only where those are is all of a row read."""
         from pyarrow import dataset as ds
 
-        places = self.rows.to_table(columns=[FILE, PLACE], filter=condition).to_pylist()
+        key = [name for name in (FILE, PLACE, PART) if name in self.rows.schema.names]
+        places = self.rows.to_table(columns=key, filter=condition).to_pylist()
         found: list[dict[str, Any]] = []
-        for file, place in dict.fromkeys((row[FILE], row[PLACE]) for row in places):
+        for file, place, part in dict.fromkeys((row[FILE], row[PLACE], row.get(PART)) for row in places):
             here = (ds.field(FILE) == file) & (ds.field(PLACE) == place)
+            if part is not None:  # what a segment knows of the whole of which it is a part, too
+                here &= (ds.field(PART) == part) | ds.field(PART).is_null()
+            elif PART in key:
+                here &= ds.field(PART).is_null()
             found += self.rows.to_table(filter=here).sort_by(SEGMENT).to_pylist()
         return found
 
@@ -204,6 +228,9 @@ def _with_later_segments(table: pa.Table, rows: dataset.Dataset, columns: Sequen
 
     files = pc.unique(table.column(FILE))
     more = rows.to_table(columns=list(columns), filter=(ds.field(SEGMENT) > 1) & ds.field(FILE).isin(files))
+    if PART in table.column_names:
+        mine = pc.is_in(_places(more), value_set=_places(table))
+        return merge_score_rows(pa.concat_tables([table, more.filter(mine).sort_by(SEGMENT)]))
     numbered = table.append_column("__row__", pa.array(range(table.num_rows), pa.int64()))
     for number in sorted(pc.unique(more.column(SEGMENT)).to_pylist()):
         part = more.filter(pc.equal(more.column(SEGMENT), literal(number, pa.int64())))
@@ -214,6 +241,10 @@ def _with_later_segments(table: pa.Table, rows: dataset.Dataset, columns: Sequen
             both = pc.coalesce(joined.column(name), joined.column(f"{name} later"))
             numbered = numbered.set_column(numbered.column_names.index(name), name, both)
     return numbered.drop_columns(["__row__"])
+
+
+def _places(table: pa.Table) -> pa.ChunkedArray:
+    return pc.binary_join_element_wise(table.column(FILE), table.column(PLACE).cast(pa.string()), "/")
 
 
 def open_parquet_dataset(place: str, options: Mapping[str, Any]) -> dataset.Dataset | None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import as_one_array
 from gristmill.core.arrow.lazy_compute import pc
+from gristmill.core.arrow.row_keys import repeated_keys
 from gristmill.core.arrow.table_conversion import POSITION
 from gristmill.core.batch import SOURCE_FILE, column_cache, stored_rows
 from gristmill.core.deciding_stage import DecidingStage, Decision, Measures, Rule
@@ -165,7 +166,10 @@ class RecordedScoreFilter(DecidingStage[DocumentBatch]):
         here = (ds.field(FILE) == file) & (ds.field(PLACE) >= first) & (ds.field(PLACE) <= last)
         with target.open(path) as source:
             found = pq.read_table(source, filters=here)
-        return found.take(pc.index_in(places, value_set=as_one_array(found.column(PLACE))))
+        there = as_one_array(found.column(PLACE))
+        if repeated_keys(there) is not None or repeated_keys(places) is not None:
+            return None  # several rows of one: which is which is not known
+        return found.take(pc.index_in(places, value_set=there))
 
 
 def _column(table: pa.Table, name: str) -> pa.Array:

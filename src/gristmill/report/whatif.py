@@ -19,7 +19,19 @@ import pyarrow as pa
 from gristmill.core.arrow.array_building import as_one_array, literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.errors import InputError, shorten
-from gristmill.core.records.row_scores import CHARS, DROPPED, FILE, LANGUAGE, PLACE, SOURCE, TOKENS, unique_names
+from gristmill.core.records.rejected_rows import PART as REJECTED_PART
+from gristmill.core.records.row_scores import (
+    CHARS,
+    DROPPED,
+    FILE,
+    ID,
+    LANGUAGE,
+    PART,
+    PLACE,
+    SOURCE,
+    TOKENS,
+    unique_names,
+)
 from gristmill.core.row_sampling import draw_uniform
 from gristmill.core.task import digest
 from gristmill.report.recorded_filters import RecordedFilter, Settings, recorded_filters
@@ -28,6 +40,11 @@ from gristmill.report.run_records import SCORES, Records, read_input_row
 SAMPLE_ROWS, MAX_GROUP_VALUES = 5, 1000
 NO_VALUE = "(none)"
 """What rows without a language or a source are counted as."""
+
+SCORES_CONFUSED = (
+    "not known: a stage made several rows of one, and these have no names that a batch class tells (part_column), so "
+    "that their scores could not be kept apart"
+)
 
 _FALSE = literal(False, pa.bool_())
 
@@ -81,10 +98,13 @@ def whatif(
     records = run if isinstance(run, Records) else Records(run, storage_options)
     if records.scores is None:
         raise InputError(f"{records.place}: {records.explain_missing(SCORES)}")
+    if records.scores.are_confused:
+        raise InputError(f"{records.place}: {SCORES_CONFUSED}. Run the pipeline again with the other parameters")
     rules = recorded_filters(records, settings)
     found = WhatIf(dict(settings))
     order = {name: number for number, name in enumerate(unique_names(stage["name"] for stage in records.stages))}
-    count = _WhatIfCounter(found, rules, order, quarantined_positions(records), samples)
+    aside = quarantined_positions(records)
+    count = _WhatIfCounter(found, rules, order, aside, records.scores.has_parts, samples)
     for table in records.scores.pieces():
         count.add(table)
     count.close(records)
@@ -93,23 +113,40 @@ def whatif(
     return found
 
 
-def quarantined_positions(records: Records) -> dict[str, list[int]]:
+QuarantinedPositions = Mapping[str, Mapping[int, list[str]]]
+"""By file and position, the values of text that the records in quarantine have: the name of a part is one of them."""
+
+
+def quarantined_positions(records: Records) -> QuarantinedPositions:
     """Where the records in quarantine come from."""
-    places: dict[str, list[int]] = {}
+    places: dict[str, dict[int, list[str]]] = {}
     for record in records.quarantined():
         if record.file is not None and record.position is not None:
-            places.setdefault(record.file, []).append(record.position)
+            values = places.setdefault(record.file, {}).setdefault(record.position, [])
+            values += [value for value in (record.row or {}).values() if isinstance(value, str)]
     return places
 
 
-def is_quarantined(table: pa.Table, aside: Mapping[str, list[int]]) -> pa.Array:
+def is_quarantined(table: pa.Table, aside: QuarantinedPositions) -> pa.Array:
     """Which rows are in quarantine."""
     mask = pa.repeat(_FALSE, table.num_rows)
     for file, places in aside.items():
         here = pc.equal(table.column(FILE), literal(file, pa.string()))
-        there = pc.is_in(table.column(PLACE), value_set=make_array(places, pa.int64()))
+        there = pc.is_in(table.column(PLACE), value_set=make_array([*places], pa.int64()))
+        if PART in table.column_names:
+            part = table.column(PART)
+            names = make_array([value for values in places.values() for value in values], pa.string())
+            there = pc.and_(there, pc.or_(pc.is_null(part), pc.is_in(part, value_set=names)))
         mask = pc.or_(mask, as_one_array(pc.and_(here, there)))
     return mask
+
+
+def is_undivided(table: pa.Table) -> pa.Array:
+    """Which rows were dropped whole, in a run that divides rows into parts: how many rows would be made of them, and
+    what would become of these, is not known."""
+    if PART not in table.column_names:
+        return pa.repeat(_FALSE, table.num_rows)
+    return as_one_array(pc.and_(pc.is_null(table.column(PART)), pc.is_valid(table.column(DROPPED))))
 
 
 def with_stages_without_scores(
@@ -161,9 +198,11 @@ class _WhatIfCounter:
         found: WhatIf,
         rules: Sequence[RecordedFilter],
         order: Mapping[str, int],
-        aside: Mapping[str, list[int]],
+        aside: QuarantinedPositions,
+        has_parts: bool,
         samples: int,
     ) -> None:
+        self.has_parts = has_parts
         self.found, self.rules, self.order, self.quarantined, self.samples = found, rules, order, aside, samples
         self.differs = False
         """Whether other rows leave a filter than did."""
@@ -186,6 +225,8 @@ class _WhatIfCounter:
         }
         dropped = reduce(pc.or_, [pc.equal(one, _FALSE).fill_null(_FALSE) for one in verdicts.values()], aside)
         known = reduce(pc.and_, [pc.is_valid(one) for one in verdicts.values()], pc.is_valid(aside))
+        if self.has_parts:
+            known = pc.and_not(known, is_undivided(table))
         now = pc.and_(pc.invert(dropped), known)
         self.found.rows += table.num_rows
         self.found.before.add(table, kept)
@@ -272,20 +313,23 @@ def _sample_row(row: Mapping[str, Any], records: Records, rules: Sequence[Record
     return {
         "file": row[FILE],
         "position": row[PLACE],
-        "id": row.get("id"),
+        "id": row.get(ID) if row.get(PART) is None else row[PART],
         "dropped_by": row[DROPPED],
         "scores": {column: row.get(column) for column in changed},
-        "row": input_row_at(records, row[FILE], row[PLACE]),
+        "row": input_row_at(records, row[FILE], row[PLACE], row.get(PART)),
     }
 
 
-def input_row_at(records: Records, file: str, position: int) -> dict[str, Any] | None:
-    """A row of the input: from the rejected rows, if it is there, else from the input itself."""
+def input_row_at(records: Records, file: str, position: int, part: str | None = None) -> dict[str, Any] | None:
+    """A row of the input, or a part of one: from the rejected rows, if it is there, else from the input itself."""
     from pyarrow import dataset as ds
 
     there = (ds.field("rejected_file") == file) & (ds.field("rejected_position") == position)
     for rejected in records.rejected or ():
-        rows = rejected.to_table(filter=there).to_pylist()
+        if part is not None and REJECTED_PART not in rejected.schema.names:
+            continue
+        mine = there if part is None else there & (ds.field(REJECTED_PART) == part)
+        rows = rejected.to_table(filter=mine).to_pylist()
         if rows:
             return {name: value for name, value in rows[0].items() if not name.startswith("rejected_")}
     path = records.input_path(file)

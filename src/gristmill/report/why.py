@@ -1,6 +1,7 @@
 """Find out what happened to one row, from the records of its run.
 
-A row is asked for by its own id (the column `id`), by its row id (as in the cluster table), or as FILE:POSITION. What
+A row is asked for by its own id (the column `id`, or what a batch class has for it, as the ids of clips and of their
+film), by its row id (as in the cluster table), or as FILE:POSITION. What
 the run has not kept is said, with the option that would have kept it.
 """
 
@@ -18,13 +19,27 @@ import pyarrow as pa
 
 from gristmill.core.arrow.table_conversion import is_json, table_to_rows
 from gristmill.core.errors import InputError
-from gristmill.core.records.row_scores import CHARS, DROPPED, FACTS, FILE, ID, LANGUAGE, PLACE, SEGMENT, SOURCE, TOKENS
+from gristmill.core.records.rejected_rows import PART as REJECTED_PART
+from gristmill.core.records.row_scores import (
+    ALIKE,
+    CHARS,
+    DROPPED,
+    FACTS,
+    FILE,
+    ID,
+    LANGUAGE,
+    PART,
+    PLACE,
+    SEGMENT,
+    SOURCE,
+    TOKENS,
+)
 from gristmill.core.task import digest
 from gristmill.report.cluster_table_listing import ComparedColumns, cluster_tables, compared_columns
 from gristmill.report.drop_sentence import drop_sentence, rejected_sentence, similarity_sentence
 from gristmill.report.recorded_filters import recorded_filters
 from gristmill.report.run_records import REJECTED, SCORES, Records, has_row, read_output_row, row_id
-from gristmill.report.whatif import input_row_at
+from gristmill.report.whatif import SCORES_CONFUSED, input_row_at
 
 if TYPE_CHECKING:
     from pyarrow import dataset
@@ -52,6 +67,8 @@ class RowOutcome:
     file: str | None
     position: int | None
     id: str | None = None
+    part: str | None = None
+    """Its name, if it is a part of what was read there, as a clip is of a film."""
     path: str | None = None
     """The input file, if the ledger knows it."""
     facts: dict[str, Any] = field(default_factory=dict)
@@ -131,16 +148,30 @@ def _condition(records: Records, wanted: str, file: str, position: str, rows: da
     place = _position_from_id(records, wanted)
     places = [place] if place else []
     by_id = None
+    for name in _names_of_parts(rows.schema, file == FILE):
+        same = ds.field(name) == wanted
+        by_id = same if by_id is None else by_id | same
     if ID in rows.schema.names:
         kind, own = rows.schema.field(ID).type, ds.field(ID)
         if is_json(kind):  # of mixed types: Arrow cannot compare it
             found = table_to_rows(rows.to_table(columns=[ID, file, position]))
             places += [(row[file], row[position]) for row in found if str(row[ID]) == wanted]
         elif not pa.types.is_nested(kind):
-            by_id = (own if pa.types.is_string(kind) else own.cast(pa.string())) == wanted
+            same = (own if pa.types.is_string(kind) else own.cast(pa.string())) == wanted
+            by_id = same if by_id is None else by_id | same
     here = [(ds.field(file) == name) & (ds.field(position) == number) for name, number in places]
     conditions = here if by_id is None else [by_id, *here]
     return reduce(or_, conditions) if conditions else None
+
+
+def _names_of_parts(schema: pa.Schema, scores: bool) -> list[str]:
+    """The columns with the names of parts; of rejected rows, also those with other ids that the parts have."""
+    if scores:
+        return [PART] if PART in schema.names else []
+    if REJECTED_PART not in schema.names:
+        return []
+    others = [one.name for one in schema if one.name.endswith("_id") and pa.types.is_string(one.type)]
+    return [REJECTED_PART, *others]
 
 
 def _from_scores(records: Records, wanted: str) -> list[RowOutcome]:
@@ -149,15 +180,22 @@ def _from_scores(records: Records, wanted: str) -> list[RowOutcome]:
         return []
     condition = _condition(records, wanted, FILE, PLACE, scores.rows)
     lines = scores.find(condition) if condition is not None else []
-    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    rows: dict[tuple[str, int, str | None], dict[str, Any]] = {}
     for line in lines:
-        known = rows.setdefault((line[FILE], line[PLACE]), {})
+        known = rows.setdefault((line[FILE], line[PLACE], line.get(PART)), {})
         known |= {name: value for name, value in line.items() if value is not None and known.get(name) is None}
-    return [_scored(records, row) for row in rows.values()]
+    divided = {key[:2] for key in rows if key[2] is not None}
+    for (file, place, part), row in rows.items():
+        whole = rows.get((file, place, None)) if part is not None else None
+        row |= {name: value for name, value in (whole or {}).items() if name not in row}
+    return [_scored(records, row) for key, row in rows.items() if key[2] is not None or key[:2] not in divided]
 
 
 def _scored(records: Records, row: Mapping[str, Any]) -> RowOutcome:
-    story = RowOutcome(row[FILE], row[PLACE], row.get(ID))
+    story = RowOutcome(row[FILE], row[PLACE], row.get(PART) or row.get(ID), row.get(PART))
+    if row.get(ALIKE) is not None:
+        story.reason = SCORES_CONFUSED
+        return story
     story.facts = {name: row[name] for name in (LANGUAGE, SOURCE, CHARS, TOKENS) if row.get(name) is not None}
     story.dropped_by = row.get(DROPPED)
     story.fate = "dropped" if story.dropped_by else "kept"
@@ -194,7 +232,8 @@ def _from_rejected(records: Records, wanted: str) -> list[RowOutcome]:
 
 def _rejected(row: dict[str, Any]) -> RowOutcome:
     own = {name: value for name, value in row.items() if not name.startswith("rejected_")}
-    story = RowOutcome(row["rejected_file"], row["rejected_position"], _text(own.get(ID)), row=own)
+    part = row.get(REJECTED_PART)
+    story = RowOutcome(row["rejected_file"], row["rejected_position"], part or _text(own.get(ID)), part, row=own)
     story.fate, story.dropped_by = "dropped", row["rejected_by"]
     score, threshold = row["rejected_score"], row["rejected_threshold"] or ""
     if row["rejected_filter"]:
@@ -243,7 +282,7 @@ def _add_details(records: Records, story: RowOutcome) -> None:
     if story.cluster:
         _explain_duplicate(story, story.cluster)
     if story.row is None and story.file is not None and story.position is not None:
-        story.row = input_row_at(records, story.file, story.position)
+        story.row = input_row_at(records, story.file, story.position, story.part)
     if story.fate == "kept" and story.file is not None:
         story.outputs, story.outputs_known = _outputs(records, story, story.file)
         alone = len(records.output_paths(story.file)) == 1
@@ -305,7 +344,11 @@ def _look_for_spans(records: Records, story: RowOutcome) -> None:
 
 def _look_in_quarantine(records: Records, story: RowOutcome) -> None:
     for record in records.quarantined():
-        if story.position is not None and (record.file, record.position) == (story.file, story.position):
+        if (
+            story.position is not None
+            and (record.file, record.position) == (story.file, story.position)
+            and (story.part is None or record.row is None or story.part in record.row.values())
+        ):
             story.fate, story.dropped_by = "quarantined", None
             story.quarantine = {"id": record.id, "stage": record.stage, "error": record.error}
             story.reason = record.error
@@ -347,7 +390,12 @@ def _output_row_number(records: Records, story: RowOutcome) -> int | None:
     from pyarrow import dataset as ds
 
     scores = records.scores
-    if scores is None or not records.stages or any("partition" in stage["name"] for stage in records.stages[1:]):
+    if (
+        scores is None
+        or scores.has_parts
+        or not records.stages
+        or any("partition" in stage["name"] for stage in records.stages[1:])
+    ):
         return None
     here = (ds.field(FILE) == story.file) & (ds.field(PLACE) <= story.position)
     rows = scores.rows.to_table(columns=[PLACE, SEGMENT, DROPPED], filter=here & ds.field(DROPPED).is_null())

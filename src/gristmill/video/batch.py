@@ -40,6 +40,7 @@ class VideoBatch(SampleBatch):
 
     sample_name = "video"
     id_column = VIDEO_ID
+    id_columns, part_column = ("id", VIDEO_ID), CLIP_ID
     encoded_column = VIDEO
     decoded_objects = (DECODED,)
     formats = EXTENSIONS

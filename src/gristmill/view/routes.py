@@ -12,7 +12,7 @@ import orjson
 import pyarrow as pa
 
 from gristmill.core.errors import GristmillError
-from gristmill.core.records.rejected_rows import FILE, PLACE
+from gristmill.core.records.rejected_rows import FILE, PART, PLACE
 from gristmill.interleaved.placeholders import ITEMS_COLUMN
 from gristmill.view.data.film_rows import clip_span, clips_of_film, poster
 from gristmill.view.data.media_in_rows import FilesNamedByRows, MediaContent, media_in_cell, media_of_items
@@ -303,7 +303,8 @@ def _first_rows(source: RowAccess) -> pa.Table:
 def _row_key(values: Mapping[str, Any]) -> dict[str, Any]:
     """What a row is known by among the scores."""
     if values.get(FILE) is not None and values.get(PLACE) is not None:
-        return {"file": str(values[FILE]), "position": int(values[PLACE])}
+        place = {"file": str(values[FILE]), "position": int(values[PLACE])}
+        return place if values.get(PART) is None else place | {"part": str(values[PART])}
     return {"id": str(values["id"])} if values.get("id") is not None else {}
 
 

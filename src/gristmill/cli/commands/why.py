@@ -19,7 +19,9 @@ RunDirectory = Annotated[str, typer.Argument(metavar="RUN", help="The directory 
 
 def why(
     run: RunDirectory,
-    row: Annotated[str, typer.Argument(metavar="ID", help="The value of its column id, its row id, or FILE:POSITION.")],
+    row: Annotated[
+        str, typer.Argument(metavar="ID", help="Its id (of films clip_id or video_id), its row id, or FILE:POSITION.")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """Show what happened to a row: its origin, its scores, what dropped it, and its duplicates."""

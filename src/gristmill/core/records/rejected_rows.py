@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
+from gristmill.core.arrow.row_keys import missing_rows, part_values
 from gristmill.core.arrow.table_conversion import POSITION, VERDICT
 from gristmill.core.batch import SOURCE_FILE, Batch
 from gristmill.core.deciding_stage import Decision
@@ -33,7 +34,7 @@ REJECTED_POSITION = -1
 
 STAGE, FILTER, RULE = "rejected_by", "rejected_filter", "rejected_rule"
 SCORE, LIMIT, THRESHOLD = "rejected_score", "rejected_limit", "rejected_threshold"
-FILE, PLACE = "rejected_file", "rejected_position"
+FILE, PLACE, PART = "rejected_file", "rejected_position", "rejected_part"
 _PARTS = ((FILTER, "filter"), (RULE, "rule"), (SCORE, "score"), (LIMIT, "limit"), (THRESHOLD, "threshold"))
 
 
@@ -57,8 +58,9 @@ class RejectedRowRecorder:
     scores: ScoreRecorder | None = None
     """Records scores, if requested. Without a `writer`, only scores are recorded."""
     send: Callable[[Task[Any]], None] = field(default=lambda fragment: None, repr=False)
-    aside: list[int] = field(default_factory=list, repr=False)
-    """Positions of rows that the last call quarantined. They are missing from its output, but were not dropped."""
+    aside: list[tuple[int, Mapping[str, Any]]] = field(default_factory=list, repr=False)
+    """Rows that the last call quarantined, with their positions. They are missing from its output, but were not
+    dropped."""
 
     @property
     def name(self) -> str:
@@ -92,7 +94,13 @@ class RejectedRowRecorder:
     def _not_aside(self, rows: pa.Table | None) -> pa.Table | None:
         if rows is None or not self.aside:
             return rows
-        return rows.filter(pc.invert(pc.is_in(rows.column(PLACE), value_set=make_array(self.aside, pa.int64()))))
+        places = make_array([position for position, _ in self.aside], pa.int64())
+        there = pc.is_in(rows.column(PLACE), value_set=places)
+        if PART in rows.column_names:
+            values = [value for _, row in self.aside for value in row.values() if isinstance(value, str)]
+            part = rows.column(PART)
+            there = pc.and_(there, pc.or_(pc.is_null(part), pc.is_in(part, value_set=make_array(values, pa.string()))))
+        return rows.filter(pc.invert(there))
 
     def _missing(self, stage: ProcessingStage[Any, Any], task: Task[Any], answer: Answer[Any]) -> pa.Table | None:
         """The rows that a stage without decisions dropped, identified by position; None if that is not possible."""
@@ -106,8 +114,7 @@ class RejectedRowRecorder:
             return None
         if not tables and outputs:  # the stage turned the rows into something other than batches
             return None
-        kept = pa.chunked_array([chunk for table in tables for chunk in table.column(POSITION).chunks], pa.int64())
-        gone = pc.invert(pc.is_in(task.data.column(POSITION), value_set=kept))
+        gone, _ = missing_rows(task, [output for output in outputs if isinstance(output, Batch)])
         return _named(task.keep(gone), stage.name)
 
     def write(self, position: int, task: Task[Any], start: int, rows: pa.Table | None) -> None:
@@ -152,6 +159,9 @@ def _named(rows: Batch, stage: str, reasons: Mapping[str, pa.Array] | None = Non
         FILE: pa.repeat(literal(rows.metadata.get(SOURCE_FILE), pa.string()), count),
         PLACE: table.column(POSITION) if POSITION in table.column_names else pa.nulls(count, pa.int64()),
     }
+    if part_column := type(rows).part_column:
+        parts = part_values(table, part_column)
+        added[PART] = pa.nulls(count, pa.string()) if parts is None else parts
     table = table.drop_columns([name for name in (VERDICT, *verdict_columns, *added) if name in table.column_names])
     for name, column in added.items():
         table = table.append_column(name, column)

@@ -5,6 +5,8 @@ score them too while they are still stored in the batch, so that `whatif` can te
 When the batch leaves the worker, its sheet is written as a fragment; the fragments of a source are committed together,
 like output (`io/write/side_outputs.py`). None of this runs without `scores=`.
 
+Rows that a stage has made of one row are told apart as `row_keys` tells.
+
 Not recorded: rows without a file and a position, as after a `Shuffle`; and scores of rows that were dropped before
 the text was changed, before an exchange, or by another worker.
 """
@@ -20,8 +22,17 @@ import pyarrow as pa
 
 from gristmill.core.arrow.array_building import as_one_array, literal, make_array
 from gristmill.core.arrow.lazy_compute import pc
+from gristmill.core.arrow.row_keys import missing_rows, part_values, repeated_keys, row_keys
 from gristmill.core.arrow.table_conversion import POSITION, column_values, is_json, is_text
-from gristmill.core.batch import SOURCE_FILE, Batch, all_stored_rows, column_cache, scatter_to_rows, stored_rows
+from gristmill.core.batch import (
+    SOURCE_FILE,
+    Batch,
+    all_stored_rows,
+    column_cache,
+    scatter_to_rows,
+    stored_rows,
+    unread_rows,
+)
 from gristmill.core.deciding_stage import DecidingStage, Decision, FilteringStage, Measures, Rule
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.records.value_identity import describe_value
@@ -33,10 +44,13 @@ if TYPE_CHECKING:
 
 FILE, PLACE, ID, LANGUAGE, SOURCE, CHARS, TOKENS = "file", "position", "id", "language", "source", "chars", "tokens"
 SEGMENT, DROPPED = "segment", "dropped_by"
-DOC_ID = "doc_id"
-"""The id of rows that have no column `id`: of interleaved documents."""
+PART = "part"
+"""What a row is called that is one of several made of the row at a position (`Batch.part_column`)."""
+ALIKE = "alike"
+"""True for rows that several were made of which have no names: their scores cannot be told apart. False if they have
+scores of their own all the same."""
 
-FACTS = (FILE, PLACE, SEGMENT, ID, LANGUAGE, SOURCE, CHARS, TOKENS, DROPPED)
+FACTS = (FILE, PLACE, PART, SEGMENT, ID, LANGUAGE, SOURCE, CHARS, TOKENS, DROPPED, ALIKE)
 """The columns that precede the scores, in order."""
 
 _FALSE = literal(False, pa.bool_())
@@ -125,6 +139,8 @@ class ScoreRecorder:
     first: int = 0
     segment: int = 1
     sheets: dict[str, ScoreSheet] = field(default_factory=dict, repr=False)
+    _children: tuple[str, dict[str, tuple[int, list[pa.Array]]]] = field(default=("", {}), repr=False)
+    """The task that was split last, and by branch the positions of the rows that came of it, with the highest."""
 
     def __post_init__(self, stages: Sequence[Any]) -> None:
         named = (stage.main_column for stage in stages if isinstance(stage, MainColumnRole))
@@ -133,14 +149,37 @@ class ScoreRecorder:
     def begin(self) -> None:
         """Start a call. Sheets of a failed call are discarded, since the call is repeated."""
         self.sheets.clear()
+        self._children = "", {}
 
     def add_task(self, position: int, parent: Task[Any], child: Task[Any], alone: bool) -> Iterator[Task[Any]]:
-        """Start a sheet for a new task: rows that were just read, or that were split off their batch."""
+        """Start a sheet for a new task: rows that were just read, that were split off their batch, or that a stage has
+        made of others."""
         if isinstance(parent, Batch) and alone:
-            return
+            sheet = self.sheets.get(parent.lineage.id)
+            if sheet is None or not isinstance(child, Batch) or not sheet.is_left_by(child):
+                return
+            if sheet.began == self.first + position:
+                del self.sheets[parent.lineage.id]
         yield from self.finish_task(parent.lineage.id)
         if isinstance(child, Batch) and child.num_items and _is_known(child):
-            self._sheet(position, child)
+            sheet = self._sheet(position, child)
+            if isinstance(parent, Batch) and not alone and sheet.parts is None and self._repeats(parent, child, sheet):
+                sheet.confuse(None)
+
+    def _repeats(self, parent: Batch, child: Batch, sheet: ScoreSheet) -> bool:
+        """Whether a child of a batch has rows of positions that a child before it had."""
+        if self._children[0] != parent.lineage.id:
+            self._children = parent.lineage.id, {}
+        seen, branch = self._children[1], child.lineage.branch
+        highest, before = seen.get(branch, (-1, []))
+        low, high = pc.min_max(sheet.rows).as_py().values()
+        if low is None:
+            return False
+        in_order = low > highest  # as rows are that a batch was cut into
+        there = None if in_order else pa.chunked_array(before, sheet.rows.type)
+        before.append(sheet.rows)
+        seen[branch] = max(high, highest), before
+        return there is not None and bool(pc.any(pc.is_in(sheet.rows, value_set=there)).as_py())
 
     def finish_task(self, task_id: str) -> Iterator[Task[Any]]:
         """Write the sheet of a task that leaves the worker."""
@@ -212,11 +251,11 @@ class ScoreRecorder:
             return
         if (outputs and not batches) or any(POSITION not in batch.get_columns() for batch in batches):
             return  # the stage turned the rows into something else
-        chunks = [chunk for batch in batches for chunk in batch.data.column(POSITION).chunks]
-        kept = pa.chunked_array(chunks, pa.int64())
-        gone = pc.invert(pc.is_in(task.data.column(POSITION), value_set=kept)).combine_chunks()
+        gone, divided = missing_rows(task, batches)
         if gone.true_count:
             self._sheet(position, task).mark_dropped(task, gone, self.names[position])
+        if divided is not None:
+            self._sheet(position, task).confuse(None)
 
     def _columns(
         self, position: int, stage: Any, scores: Mapping[str, Any], measures: Mapping[str, Measures] | None = None
@@ -232,6 +271,7 @@ class ScoreSheet:
     """The rows that a batch had when it entered the worker, with the scores and facts recorded for each."""
 
     def __init__(self, batch: Batch, began: int, segment: int, main_column: str | None) -> None:
+        self.began = began
         self.lineage = replace(batch.lineage, id=f"{began}.{batch.lineage.id}")
         self.dataset_name, self.metadata = batch.dataset_name, dict(batch.metadata)
         self.segment = segment
@@ -239,6 +279,11 @@ class ScoreSheet:
             self.metadata["partition"] = f"{self.metadata['partition']}-{segment}"
         table = batch.data
         self.rows = as_one_array(table.column(POSITION))
+        self.part_column = type(batch).part_column
+        self.parts = part_values(table, self.part_column)
+        self.keys = row_keys(self.rows, self.parts)
+        self._repeated = repeated_keys(self.keys)
+        self._confused: pa.BooleanArray | None = None
         self.facts: dict[str, pa.Array] = {}
         self.scores: dict[str, pa.Array] = {}
         self._gone: dict[str, pa.BooleanArray] = {}
@@ -248,6 +293,28 @@ class ScoreSheet:
             self.facts[CHARS] = as_one_array(pc.utf8_length(table.column(main_column)).cast(pa.int64()))
         self._kind = type(batch)
         self._add_facts(table, None)
+
+    def is_left_by(self, batch: Batch) -> bool:
+        """Whether a stage has made other rows of the rows of this sheet: several of one."""
+        if unread_rows(batch) or not batch.num_items or not _is_known(batch):
+            return False
+        table, _ = stored_rows(batch)
+        if _same(table.column(POSITION), self.rows):
+            return False
+        parts = part_values(table, type(batch).part_column)
+        keys = row_keys(table.column(POSITION), parts)
+        if parts is None:
+            return self.parts is None and self._repeated is None and repeated_keys(keys) is not None
+        known = row_keys(self.rows, self._parts_or_nulls())
+        return not pc.all(pc.is_in(keys, value_set=known)).as_py()
+
+    def _parts_or_nulls(self) -> pa.Array:
+        return pa.nulls(len(self.rows), pa.string()) if self.parts is None else self.parts
+
+    def confuse(self, rows: pa.BooleanArray | None) -> None:
+        """Note that these rows, or all, cannot be told from others."""
+        rows = pc.invert(_flags(len(self.rows))) if rows is None else rows
+        self._confused = rows if self._confused is None else pc.or_(self._confused, rows)
 
     def everything(self, batch: Batch) -> Batch:
         """A view of all rows stored in a batch, dropped ones too. Cached column values are kept between stages, except
@@ -292,8 +359,26 @@ class ScoreSheet:
             if rows is None:
                 return None
             return scatter_to_rows(_numbers(rows.true_count), rows)
-        positions = as_one_array(column if rows is None else column.filter(rows))
-        return pc.index_in(self.rows, value_set=positions)
+        known, keys = self.keys, column
+        if self.parts is not None:
+            parts = part_values(table, self.part_column)
+            known = self.rows if parts is None else self.keys
+            keys = row_keys(column, parts)
+            if parts is None:
+                self.confuse(None)
+        if self._repeated is not None:
+            self.confuse(self._repeated)
+        return pc.index_in(known, value_set=as_one_array(keys if rows is None else keys.filter(rows)))
+
+    def _alike(self) -> dict[str, pa.Array]:
+        """The column that says which rows cannot be told apart, if there are such."""
+        if self._repeated is None and self._confused is None:
+            return {}
+        unsaid = pa.nulls(len(self.rows), pa.bool_())
+        flags = unsaid if self._repeated is None else pc.if_else(self._repeated, _FALSE, unsaid)
+        return {
+            ALIKE: flags if self._confused is None else pc.if_else(self._confused, literal(True, pa.bool_()), flags)
+        }
 
     def _add_facts(self, table: pa.Table, places: pa.Array | None) -> None:
         """Record facts such as id and language from the first table that has a column for them."""
@@ -309,7 +394,9 @@ class ScoreSheet:
         count = len(self.rows)
         file = pa.repeat(literal(self.metadata.get(SOURCE_FILE), pa.string()), count)
         segment = pa.repeat(literal(self.segment, pa.int64()), count)
-        facts = {FILE: file, PLACE: self.rows, SEGMENT: segment, **self.facts, DROPPED: self._dropped()}
+        parts = {PART: self._parts_or_nulls()} if self.part_column else {}
+        known = {FILE: file, PLACE: self.rows, **parts, SEGMENT: segment}
+        facts = {**known, **self.facts, DROPPED: self._dropped(), **self._alike()}
         columns = {name: facts[name] for name in FACTS if name in facts} | self.scores
         batch = Batch(pa.table(columns), dataset_name=self.dataset_name, metadata=self.metadata)
         fragment: Any = writer.process(batch.named(self.lineage))
@@ -325,7 +412,7 @@ def _is_known(batch: Batch) -> bool:
 def _fact_columns(table: pa.Table, kind: type[Batch], known: dict[str, pa.Array]) -> Iterator[tuple[str, str]]:
     """Facts that are not known yet, each with the column that holds it."""
     names = table.column_names
-    own_id = next((name for name in (ID, DOC_ID) if name in names), None)
+    own_id = next((name for name in kind.id_columns if name in names), None)
     if ID not in known and own_id is not None and not pa.types.is_nested(table.schema.field(own_id).type):
         yield ID, own_id
     for fact, candidates in (*kind.category_columns.items(), *kind.count_columns.items()):

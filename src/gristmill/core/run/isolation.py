@@ -325,8 +325,9 @@ class Isolator:
         """Quarantine the records that a stage reported itself. After a failure they are ignored, as the stage will
         report them again."""
         if self.worker.side_output_recorder:
-            rows = (note["position"] for note in self.reported_by_stage if not failed)
-            self.worker.side_output_recorder.aside = [row for row in rows if row is not None]
+            notes = [note for note in self.reported_by_stage if not failed and note["position"] is not None]
+            aside = [(note["position"], note.get("row") or {}) for note in notes]
+            self.worker.side_output_recorder.aside = aside
         if self.reported_by_stage and not failed and not self.repeating:
             name = self.worker.stages[position].name
             for note in list(self.reported_by_stage):

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pyarrow as pa
 
+from gristmill.core.arrow.lazy_compute import pc
 from gristmill.core.errors import PlanError, shorten
 from gristmill.core.fast_dataclass import fast_dataclass
 from gristmill.core.records.rejected_rows import RejectedFiles
-from gristmill.core.records.row_scores import FACTS, FILE, PLACE
+from gristmill.core.records.row_scores import ALIKE, DROPPED, FACTS, FILE, PART, PLACE, SEGMENT
 from gristmill.core.task import GatherTask, ScoreFiles
 from gristmill.io.storage.output_directory import RecordsDirectory
 from gristmill.io.write.commit import CommitFiles, Fragment, OutputFiles, WriteFragments, data_files
@@ -81,6 +82,7 @@ def rejected_row_stages(url: str, storage_options: Mapping[str, Any]) -> tuple[W
 SCORES_INFO_FILE = "_scores.json"
 SCORES_VERSION = 1
 _ROW = "__row__"
+_IN_ORDER = [("first", "ascending"), ("row", "ascending")]
 
 
 @fast_dataclass
@@ -109,7 +111,8 @@ class ScoreFormat(ParquetFormat):
         import pyarrow.parquet as pq
 
         pieces = fragment_tables(fragments, schema, parts.target)
-        if len({fragment.stage for fragment in fragments if isinstance(fragment, ScoreFragment)}) > 1:
+        workers = {fragment.stage for fragment in fragments if isinstance(fragment, ScoreFragment)}
+        if len(workers) > 1 or PART in schema.names:
             pieces = iter([merge_score_rows(pa.concat_tables(pieces))])
         facts = [name for name in schema.names if name in FACTS]
         with (
@@ -139,17 +142,46 @@ def _row_groups(pieces: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
 
 
 def merge_score_rows(table: pa.Table) -> pa.Table:
-    """One row per position in a file, in order of first appearance, with the first non-null value of each column."""
-    names = [name for name in table.column_names if name not in (FILE, PLACE)]
+    """One row per position in a file and part, in order of first appearance, with the first non-null value of each
+    column. A row that was divided is replaced by its parts, which have its scores too."""
+    key = [name for name in (FILE, PLACE, PART) if name in table.column_names]
+    names = [name for name in table.column_names if name not in key]
     plain = [column.cast(pa.string()) if _is_extension(column) else column for column in table.columns]
     numbers = pa.array(range(table.num_rows), pa.int64())
     numbered = pa.table([*plain, numbers], [*table.column_names, _ROW])
     wanted: list[Any] = [(name, "first") for name in names]
-    grouped = numbered.group_by([FILE, PLACE], use_threads=False).aggregate([*wanted, (_ROW, "min")])
+    grouped = numbered.group_by(key, use_threads=False).aggregate([*wanted, (_ROW, "min")])
     ordered = grouped.sort_by(f"{_ROW}_min")
-    merged = [ordered.column(name if name in (FILE, PLACE) else f"{name}_first") for name in table.column_names]
-    columns = [_with_type(column, kind) for column, kind in zip(merged, table.schema.types, strict=True)]
+    merged = pa.table({name: ordered.column(name if name in key else f"{name}_first") for name in table.column_names})
+    if ALIKE in merged.column_names:  # they were merged now
+        alike = merged.column(ALIKE)
+        merged = merged.set_column(merged.column_names.index(ALIKE), ALIKE, pc.or_(alike, pc.is_valid(alike)))
+    merged = _with_parts_alone(merged) if PART in key else merged
+    columns = [_with_type(column, kind) for column, kind in zip(merged.columns, table.schema.types, strict=True)]
     return pa.table(columns, schema=table.schema)
+
+
+def _with_parts_alone(table: pa.Table) -> pa.Table:
+    """The rows without those of which there are parts; what was recorded of these is given to their parts, which take
+    their place."""
+    is_part = pc.is_valid(table.column(PART))
+    if not pc.any(is_part).as_py():
+        return table
+    place = pc.binary_join_element_wise(
+        table.column(PLACE).cast(pa.string()), pc.fill_null(table.column(FILE), ""), "/"
+    ).combine_chunks()
+    whole = pc.indices_nonzero(pc.invert(is_part))
+    origin = whole.take(pc.index_in(place, value_set=place.take(whole)))
+    origin = pc.if_else(is_part.combine_chunks(), origin, pa.scalar(None, origin.type))
+    for number, name in enumerate(table.column_names):
+        if name not in (FILE, PLACE, PART, SEGMENT, DROPPED):
+            column = table.column(number)
+            table = table.set_column(number, name, pc.coalesce(column, column.take(origin)))
+    divided = pc.is_in(place, value_set=place.filter(is_part))
+    left = pc.or_(is_part.combine_chunks(), pc.invert(divided))
+    first = pc.index_in(place, value_set=place)  # rows of one place stand together, where the first of them was
+    order = pc.sort_indices(pa.table({"first": first, "row": pa.array(range(len(first)))}), sort_keys=_IN_ORDER)
+    return table.take(order.filter(left.take(order)))
 
 
 def _with_type(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:

@@ -31,7 +31,9 @@ from gristmill.report.run_records import Records
 from gristmill.report.run_report.score_histogram import build_histogram, limits_in_threshold
 from gristmill.report.whatif import (
     NO_VALUE,
+    QuarantinedPositions,
     is_quarantined,
+    is_undivided,
     quarantined_positions,
     stage_verdict,
     with_stages_without_scores,
@@ -186,6 +188,8 @@ class ScoreReader:
         schema = records.scores.rows.schema if records.scores else None
         if records.scores is None or schema is None or chosen.column not in schema.names:
             return None
+        if records.scores.are_confused:
+            return None
         kind = schema.field(chosen.column).type
         if not (is_number(kind) or pa.types.is_boolean(kind)):
             return None
@@ -199,7 +203,9 @@ class ScoreReader:
                 partial = True
                 break
             if piece.num_rows:
-                tables.append(_judge_rows(chosen, piece.combine_chunks(), rules, order, aside))
+                tables.append(
+                    _judge_rows(chosen, piece.combine_chunks(), rules, order, aside, records.scores.has_parts)
+                )
                 rows += piece.num_rows
         found = pa.concat_tables(tables).combine_chunks() if rows else None
         numbers = found is not None and found.column("score").null_count < rows
@@ -254,7 +260,8 @@ def _judge_rows(
     table: pa.Table,
     rules: Sequence[RecordedFilter],
     order: Mapping[str, int],
-    aside: Mapping[str, list[int]],
+    aside: QuarantinedPositions,
+    has_parts: bool,
 ) -> pa.Table:
     """What is to be known of each row: its score, what the run did with it, and what all others than the chosen filter
     say: before its stage and in all. Those are null where they have not seen the row."""
@@ -282,6 +289,8 @@ def _judge_rows(
             others = reduce(pc.and_kleene, said.values(), others)
         else:
             others = pc.and_kleene(others, stage_verdict(rule, table, was, order))
+    if has_parts:
+        others = pc.and_kleene(others, pc.if_else(is_undivided(table), literal(None, pa.bool_()), _TRUE))
     columns = {
         "score": _floats(table, chosen.column),
         "kept": pc.and_(pc.is_null(was), pc.invert(apart)),
