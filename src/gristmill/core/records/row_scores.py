@@ -145,6 +145,9 @@ class ScoreRecorder:
     def __post_init__(self, stages: Sequence[Any]) -> None:
         named = (stage.main_column for stage in stages if isinstance(stage, MainColumnRole))
         self.main_column = next((name for name in named if name), None)
+        columns = [stage.outputs() for stage in stages]
+        self.made_columns = frozenset(name for attributes, names in columns if attributes for name in names)
+        """The columns that stages after the reader add."""
 
     def begin(self) -> None:
         """Start a call. Sheets of a failed call are discarded, since the call is repeated."""
@@ -196,6 +199,7 @@ class ScoreRecorder:
         sheet = self.sheets.get(batch.lineage.id)
         if sheet is None:
             sheet = ScoreSheet(batch, self.first + position, self.segment, self.main_column or batch.main_column)
+            sheet.may_have_parts = type(batch).part_column in self.made_columns
             self.sheets[batch.lineage.id] = sheet
         return sheet
 
@@ -281,6 +285,8 @@ class ScoreSheet:
         self.rows = as_one_array(table.column(POSITION))
         self.part_column = type(batch).part_column
         self.parts = part_values(table, self.part_column)
+        self.may_have_parts = False
+        """Whether a stage divides rows, even if none of these was."""
         self.keys = row_keys(self.rows, self.parts)
         self._repeated = repeated_keys(self.keys)
         self._confused: pa.BooleanArray | None = None
@@ -394,7 +400,8 @@ class ScoreSheet:
         count = len(self.rows)
         file = pa.repeat(literal(self.metadata.get(SOURCE_FILE), pa.string()), count)
         segment = pa.repeat(literal(self.segment, pa.int64()), count)
-        parts = {PART: self._parts_or_nulls()} if self.part_column else {}
+        has_parts = self.parts is not None or self.may_have_parts
+        parts = {PART: self._parts_or_nulls()} if has_parts else {}
         known = {FILE: file, PLACE: self.rows, **parts, SEGMENT: segment}
         facts = {**known, **self.facts, DROPPED: self._dropped(), **self._alike()}
         columns = {name: facts[name] for name in FACTS if name in facts} | self.scores
