@@ -77,7 +77,8 @@ def problems(out: Path) -> list[str]:
 
 
 def ids(folder: Path) -> list[str]:
-    table = pads.dataset(folder, format="parquet" if next(folder.iterdir()).suffix == ".parquet" else "json").to_table()
+    kind = "parquet" if next(folder.iterdir()).suffix == ".parquet" else "json"
+    table = pads.dataset(folder, format=kind).to_table(use_threads=False)
     return table.column("id").to_pylist()  # type: ignore[no-any-return]
 
 
